@@ -1,0 +1,99 @@
+"""From a validated job to the scenario that the evaluator works on."""
+
+from functools import lru_cache
+
+import yaml
+
+from afd_dse.architecture.catalogue import load_model
+from afd_dse.architecture.model import ModelArchitecture, Quantization
+from afd_dse.architecture.quantization import quantization_for
+from afd_dse.cost.scenario import FrameworkProfile, Pool, Scenario, Slo, Workload
+from afd_dse.errors import DatabaseError, InputError, Problem
+from afd_dse.resources import operator_db_root
+from afd_dse.spec.job import Job
+
+INFINITE = float("inf")
+
+
+@lru_cache(maxsize=1)
+def _profiles() -> dict[str, FrameworkProfile]:
+    path = operator_db_root() / "catalogue" / "frameworks.yaml"
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return {
+            name: FrameworkProfile(name, **{key: float(value) for key, value in entry.items() if key != "source"})
+            for name, entry in entries.items()
+        }
+    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        raise DatabaseError(f"{path}: unusable framework catalogue ({error})") from error
+
+
+def framework_profile(name: str) -> FrameworkProfile:
+    """The catalogue's profile of a framework."""
+    return _profiles()[name]
+
+
+def scenario_from_job(job: Job) -> Scenario:
+    """Resolve model, data types, pools and limits of ``job``.
+
+    Raises :class:`InputError` when the model is unknown or a pool cannot compute in the data types asked for.
+    """
+    model = load_model(job.model)
+    profile = framework_profile(job.framework)
+    pools = tuple(
+        Pool(
+            name=pool.name,
+            accelerator=pool.resolved,
+            reference=pool.reference,
+            count=pool.count,
+            usd_per_gpu_hour=(
+                pool.resolved.usd_per_gpu_hour if pool.usd_per_gpu_hour is None else pool.usd_per_gpu_hour
+            ),
+            power_w=pool.resolved.power_w if pool.power_w is None else pool.power_w,
+            usable_fraction=pool.usable_memory_fraction or profile.usable_fraction,
+        )
+        for pool in job.cluster.pools
+    )
+    if job.speculative.draft_tokens and not model.next_token_layers:
+        raise InputError(
+            Problem(
+                "speculative.draft_tokens",
+                job.speculative.draft_tokens,
+                f"{model.name} has no next-token (MTP) module to draft with",
+                "set draft_tokens to 0",
+            )
+        )
+    slo, arrival = job.slo, job.workload.arrival
+    return Scenario(
+        model=model,
+        quantization=_quantization(job, model, pools),
+        framework=profile,
+        pools=pools,
+        workload=Workload(
+            isl=job.workload.isl,
+            osl=job.workload.osl,
+            isl_cv=job.workload.isl_cv,
+            osl_cv=job.workload.osl_cv,
+            prefix=job.workload.prefix,
+            prefix_shared=job.workload.prefix_sharing == "shared",
+            arrival_cv2=job.workload.arrival_cv2,
+            concurrency_limit=INFINITE if arrival.concurrency is None else arrival.concurrency,
+            requests_per_s=job.demand.requests_per_s if job.demand else 0.0,
+            expert_distribution=job.workload.expert_distribution,
+        ),
+        slo=Slo(
+            ttft_s=INFINITE if slo.ttft_ms is None else slo.ttft_ms / 1e3,
+            tpot_s=INFINITE if slo.tpot_ms is None else slo.tpot_ms / 1e3,
+            latency_s=INFINITE if slo.request_latency_ms is None else slo.request_latency_ms / 1e3,
+            percentile=slo.percentile,
+        ),
+        draft_tokens=job.speculative.draft_tokens,
+        accepted_per_step=job.speculative.accepted_tokens_per_step,
+    )
+
+
+def _quantization(job: Job, model: ModelArchitecture, pools: tuple[Pool, ...]) -> Quantization:
+    """One set of data types for the whole deployment; every pool must be able to compute in it."""
+    asked = {key: value for key, value in job.quantization.model_dump().items() if value is not None}
+    found = [quantization_for(model, asked, pool.accelerator.generation) for pool in pools]
+    return found[0]

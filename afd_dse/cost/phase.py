@@ -1,0 +1,292 @@
+"""One step of one unit: the stations of attention, links and FFN, and the time a step takes on them."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from afd_dse.architecture.model import MoeFfn
+from afd_dse.cost.cells import Phase
+from afd_dse.cost.columns import PHASES, Candidates, distinct
+from afd_dse.cost.pipeline import busy_time, step_time
+from afd_dse.cost.scenario import Scenario
+from afd_dse.cost.stations import (
+    ACTIVATION_BYTES,
+    AttentionShape,
+    FfnShape,
+    StationTime,
+    attention_station,
+    ffn_station,
+    head_seconds,
+)
+from afd_dse.network.traffic import Routing, attention_ffn_seconds, exchange_seconds
+from afd_dse.operators.latency import FloatArray, IntArray
+
+# Dispatch sends 8-bit activations with one float32 scale per 128 elements, combine returns bfloat16 (DeepEP).
+DISPATCH_BYTES_8BIT = 1.0 + 4.0 / 128.0
+COMBINE_BYTES = 2.0
+LOW_PRECISION_EXPERTS = ("fp8", "fp8_block", "nvfp4", "w4a8_mxfp4_mxfp8")
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoad:
+    """What one attention rank brings to a step, columns [n], over all micro-batches.
+
+    ``decode_sequences`` each bring one token (and drafts). ``prefill_sequences`` pieces of ``piece`` tokens on top of
+    ``piece_prefix`` cached ones. ``ffn_prefill_tokens`` prefill tokens per rank averaged over the ranks of the unit
+    (not every rank has prefill in every step).
+    """
+
+    decode_sequences: FloatArray
+    prefill_sequences: FloatArray
+    piece: FloatArray
+    piece_prefix: FloatArray
+    ffn_prefill_tokens: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a phase is cut, columns [n]: the phase's columns of the candidates under short names."""
+
+    attention_pool: IntArray
+    ffn_pool: IntArray
+    tp: IntArray
+    dp: IntArray
+    cp: IntArray
+    pp: IntArray
+    moe_tp: IntArray
+    ep: IntArray
+    redundant: IntArray
+    micro_batches: IntArray
+    replicas: IntArray
+
+    @classmethod
+    def of(cls, candidates: Candidates, phase: Phase) -> "Cut":
+        """The cut of ``phase``."""
+        return cls(*(candidates.integer(f"{PHASES[phase]}_{name}") for name in cls.__slots__))
+
+    @property
+    def attention_gpus(self) -> IntArray:
+        """GPUs of the attention side of one unit."""
+        return self.tp * self.dp * self.cp * self.pp
+
+    @property
+    def ffn_gpus(self) -> IntArray:
+        """GPUs of the FFN side of one unit, per pipeline stage."""
+        return self.moe_tp * self.ep
+
+    def token_holders(self, phase: Phase) -> IntArray:
+        """Ranks that hold distinct tokens: context parallelism spreads the tokens of prefill, not those of decode."""
+        return self.dp * self.cp if phase == Phase.PREFILL else self.dp
+
+
+@dataclass(frozen=True, slots=True)
+class Stations:
+    """Station times of one micro-batch, seconds [n, kinds] each, and what surrounds the layers [n].
+
+    Attention and FFN in one group take turns on the same GPUs: they are one station then (``split`` False).
+    """
+
+    split: bool
+    attention: StationTime
+    ffn: StationTime
+    to_ffn: FloatArray
+    to_attention: FloatArray
+    head_s: FloatArray
+    overhead_s: FloatArray
+    hop_s: FloatArray
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Time of one step, seconds [n], and what it is made of."""
+
+    seconds: FloatArray
+    attention_s: FloatArray
+    ffn_s: FloatArray
+    link_s: FloatArray
+    outside_s: FloatArray
+    by_provenance: FloatArray
+
+    @property
+    def bubble_s(self) -> FloatArray:
+        """Time in which the busiest of attention, FFN and links does not work; zero when nothing overlaps."""
+        busiest = np.maximum(np.maximum(self.attention_s, self.ffn_s), self.link_s)
+        result: FloatArray = np.maximum(self.seconds - self.outside_s - busiest, 0.0)
+        return result
+
+
+def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load: StepLoad) -> Stations:
+    """Look up the stations of one micro-batch of a step with ``load``."""
+    parts = (cut.micro_batches * cut.pp).astype(np.float64)
+    holders = cut.token_holders(phase)
+    tokens_per_sequence = float(scenario.tokens_per_sequence)
+    decode = load.decode_sequences / parts
+    # Fewer sequences than micro-batches: a sequence is cut along its tokens instead (pieces in pipeline order).
+    prefill_sequences = np.where(load.prefill_sequences > 0, np.maximum(load.prefill_sequences / cut.micro_batches, 1.0), 0.0)
+    shrink = np.where(
+        load.prefill_sequences > 0, load.prefill_sequences / cut.micro_batches / np.maximum(prefill_sequences, 1e-12), 1.0
+    )
+    piece = load.piece * shrink
+    attention = attention_station(
+        scenario,
+        AttentionShape(
+            pool=cut.attention_pool,
+            tp=cut.tp,
+            cp=cut.cp,
+            decode_sequences=decode,
+            decode_tokens=decode * tokens_per_sequence,
+            prefill_sequences=prefill_sequences,
+            piece=piece,
+            piece_prefix=load.piece_prefix + (load.piece - piece) / 2.0,
+        ),
+    )
+    tokens = cut.dp * (decode * tokens_per_sequence + load.ffn_prefill_tokens / cut.micro_batches)
+    gpus = cut.ffn_gpus
+    alone = (holders == 1) & (not split)
+    shard = cut.moe_tp if split else gpus // holders
+    ffn = ffn_station(
+        scenario,
+        FfnShape(
+            pool=cut.ffn_pool,
+            moe_tp=cut.moe_tp,
+            ep=cut.ep,
+            redundant=cut.redundant,
+            tokens=tokens,
+            shard_tokens=tokens / (cut.ep if split else holders),
+            shard=shard,
+            dense_reduce=np.ones_like(gpus) if split else shard,
+            moe_reduce=np.where(alone, gpus, 1),
+        ),
+    )
+    to_ffn, to_attention = _links(scenario, cut, split, holders, tokens)
+    if split:
+        attention = replace(attention, seconds=attention.seconds + _packing(scenario, cut, tokens))
+    sequences = load.decode_sequences * tokens_per_sequence / cut.pp + load.prefill_sequences
+    head = head_seconds(scenario, pool=cut.attention_pool, tp=cut.tp, sequences=sequences)
+    profile = scenario.framework
+    overhead = profile.step_overhead_s + profile.step_overhead_per_sequence_s * (
+        load.decode_sequences + load.prefill_sequences
+    )
+    hop = np.where(cut.pp > 1, _stage_hop(scenario, cut, tokens), 0.0)
+    return Stations(split, attention, ffn, to_ffn, to_attention, head, overhead, hop, cut)
+
+
+def _routings(scenario: Scenario) -> list[Routing]:
+    """Routing of every kind of layer."""
+    return [
+        Routing(kind.ffn.experts, kind.ffn.topk) if isinstance(kind.ffn, MoeFfn) else Routing(1, 1)
+        for kind in scenario.model.kinds
+    ]
+
+
+def _links(
+    scenario: Scenario, cut: Cut, split: bool, holders: IntArray, tokens: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Seconds [n, kinds] of the way to the FFN and of the way back; zero where tokens need not move."""
+    dispatch = DISPATCH_BYTES_8BIT if scenario.quantization.moe in LOW_PRECISION_EXPERTS else ACTIVATION_BYTES
+    hidden = float(scenario.model.hidden)
+    there, back = [], []
+    for routing in _routings(scenario):
+        ways = []
+        for element_bytes in (dispatch, COMBINE_BYTES):
+            if split:
+                ways.append(
+                    attention_ffn_seconds(
+                        scenario.tiers,
+                        attention_pool=cut.attention_pool,
+                        ffn_pool=cut.ffn_pool,
+                        attention_gpus=cut.attention_gpus,
+                        ranks=cut.ep,
+                        moe_tp=cut.moe_tp,
+                        tokens=tokens,
+                        bytes_per_token=hidden * element_bytes,
+                        routing=routing,
+                    )
+                )
+            else:
+                moving = (holders > 1) & (routing.experts > 1)
+                seconds = exchange_seconds(
+                    scenario.tiers,
+                    pool=cut.ffn_pool,
+                    ranks=cut.ep,
+                    moe_tp=cut.moe_tp,
+                    tokens_per_gpu=tokens / cut.ffn_gpus,
+                    bytes_per_token=hidden * element_bytes,
+                    routing=routing,
+                )
+                ways.append(np.where(moving, seconds, 0.0))
+        there.append(ways[0])
+        back.append(ways[1])
+    return np.stack(there, axis=1), np.stack(back, axis=1)
+
+
+def _packing(scenario: Scenario, cut: Cut, tokens: FloatArray) -> FloatArray:
+    """Attention GPUs' own work for the transfer, seconds [n, kinds]: quantise and scatter copies, sum what comes back."""
+    hidden = float(scenario.model.hidden)
+    per_gpu = tokens / cut.attention_gpus
+    seconds = []
+    for routing in _routings(scenario):
+        copies = routing.copies(cut.ep) * cut.moe_tp
+        moved = per_gpu * hidden * (2.0 * ACTIVATION_BYTES + copies * (DISPATCH_BYTES_8BIT + COMBINE_BYTES))
+        rows, inverse = distinct({"pool": cut.attention_pool, "moved": moved})
+        found = np.zeros(len(rows["pool"]))
+        for pool in np.unique(rows["pool"]).astype(int):
+            at = rows["pool"] == pool
+            found[at] = 2.0 * scenario.databases[pool].elementwise(bytes_moved=rows["moved"][at] / 2.0).seconds
+        seconds.append(found[inverse])
+    return np.stack(seconds, axis=1)
+
+
+def _stage_hop(scenario: Scenario, cut: Cut, tokens: FloatArray) -> FloatArray:
+    """Hand-over between pipeline stages, seconds [n] for all hops of a step: point to point over scale-out at worst."""
+    tiers, pool = scenario.tiers, cut.attention_pool
+    inside = cut.attention_gpus <= tiers.domain_gpus[pool]
+    bandwidth = np.where(inside, tiers.scale_up_bytes_per_s[pool], tiers.scale_out_bytes_per_s[pool])
+    latency = np.where(inside, tiers.scale_up_latency_s[pool], tiers.scale_out_latency_s[pool])
+    per_gpu = tokens / (cut.dp * cut.cp) * scenario.model.hidden * ACTIVATION_BYTES / cut.tp
+    result: FloatArray = (cut.pp - 1) * (per_gpu / bandwidth + latency)
+    return result
+
+
+def run_step(
+    scenario: Scenario,
+    stations: Stations,
+    *,
+    attention_stretch: FloatArray | float = 1.0,
+    ffn_stretch: FloatArray | float = 1.0,
+    attention_wait_s: FloatArray | float = 0.0,
+    ffn_wait_s: FloatArray | float = 0.0,
+) -> Step:
+    """Time of one step on ``stations``.
+
+    Where another phase uses the same GPUs, a station takes ``stretch`` times as long (it gets a share of the GPU), or a
+    micro-batch waits ``wait_s`` a layer before it is served.
+    """
+    layers, m = scenario.layer_counts, stations.cut.micro_batches.astype(np.float64)
+    column = _as_column
+    attention = stations.attention.seconds * column(attention_stretch) + column(attention_wait_s)
+    ffn = stations.ffn.seconds * column(ffn_stretch) + column(ffn_wait_s)
+    if stations.split:
+        parts = [attention, stations.to_ffn, ffn, stations.to_attention]
+    else:
+        parts = [attention + ffn, stations.to_ffn + stations.to_attention]
+    pipeline = step_time(parts, layers, m)
+    drafts = float(scenario.draft_tokens)
+    draft_s = drafts * (sum(part[:, -1] for part in parts) + stations.head_s) if drafts else 0.0
+    outside = stations.head_s + stations.overhead_s + stations.hop_s + draft_s
+    by_provenance = np.einsum("nkp,k->np", stations.attention.by_provenance + stations.ffn.by_provenance, layers)
+    return Step(
+        seconds=pipeline + outside,
+        attention_s=busy_time(attention, layers, m),
+        ffn_s=busy_time(ffn, layers, m),
+        link_s=busy_time(stations.to_ffn + stations.to_attention, layers, m),
+        outside_s=np.asarray(outside, dtype=np.float64),
+        by_provenance=by_provenance * m[:, None],
+    )
+
+
+def _as_column(value: FloatArray | float) -> FloatArray:
+    """A per-row factor [n] or scalar, shaped to apply to [n, kinds]."""
+    array = np.asarray(value, dtype=np.float64)
+    return array[:, None] if array.ndim else array

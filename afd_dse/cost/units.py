@@ -1,0 +1,124 @@
+"""One phase's unit by itself: what the search tabulates before it pairs prefill and decode units.
+
+Uses the same engines and memory as the evaluator, so a pair's numbers do not change when it is evaluated whole.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from afd_dse.cost.cells import Partition, Phase, phase_of
+from afd_dse.cost.columns import Candidates
+from afd_dse.cost.engines import decode_alone, prefill_alone
+from afd_dse.cost.evaluate import group_gpus
+from afd_dse.cost.memory import group_memory
+from afd_dse.cost.phase import Cut
+from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
+from afd_dse.cost.scenario import Scenario
+from afd_dse.operators.latency import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeUnits:
+    """Columns over decode units: seconds per token, requests/s of one unit, free share of memory, GPUs by pool."""
+
+    tpot_s: FloatArray
+    requests_per_s: FloatArray
+    memory_slack: FloatArray
+    gpus_by_pool: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillUnits:
+    """Columns over prefill units: service and gate seconds, requests in service at once, capacity in requests/s."""
+
+    service_s: FloatArray
+    gate_s: FloatArray
+    servers: FloatArray
+    capacity: FloatArray
+    memory_slack: FloatArray
+    gpus_by_pool: FloatArray
+
+
+def _unit_gpus(scenario: Scenario, partition: Partition, cuts: dict[Phase, Cut], phase: Phase) -> FloatArray:
+    """GPUs by pool of one unit (one replica) of ``phase``, [n, pools]."""
+    rows = len(cuts[phase].tp)
+    total = np.zeros((rows, len(scenario.pools)))
+    for group, count in zip(partition.groups, group_gpus(partition, cuts), strict=True):
+        if phase_of(group[0]) != phase:
+            continue
+        cut = cuts[phase]
+        pool = cut.attention_pool if group[0] % 2 == 0 else cut.ffn_pool
+        np.add.at(total, (np.arange(rows), pool), count / cut.replicas)
+    return total
+
+
+def _memory_slack(
+    scenario: Scenario,
+    partition: Partition,
+    cuts: dict[Phase, Cut],
+    phase: Phase,
+    sequences: FloatArray,
+    tokens: FloatArray,
+) -> FloatArray:
+    groups = [group for group in partition.groups if phase_of(group[0]) == phase]
+    found = group_memory(scenario, groups, cuts, sequences, sequences, {p: tokens for p in Phase})
+    result: FloatArray = np.min([group.slack for group in found], axis=0)
+    return result
+
+
+def decode_units(scenario: Scenario, partition: Partition, c: Candidates) -> DecodeUnits:
+    """Evaluate the decode side of candidates of a partition whose groups serve one phase each."""
+    cuts = {phase: Cut.of(c, phase) for phase in Phase}
+    decode, _ = decode_alone(scenario, partition, c)
+    tpot = decode.interval_s / scenario.accepted_per_step
+    batch = c.number("batch_size")
+    return DecodeUnits(
+        tpot,
+        batch * cuts[Phase.DECODE].dp / (scenario.workload.osl * tpot),
+        _memory_slack(scenario, partition, cuts, Phase.DECODE, batch, decode.step_tokens),
+        _unit_gpus(scenario, partition, cuts, Phase.DECODE),
+    )
+
+
+def prefill_units(scenario: Scenario, partition: Partition, c: Candidates) -> PrefillUnits:
+    """Evaluate the prefill side of candidates of a partition whose groups serve one phase each."""
+    cuts = {phase: Cut.of(c, phase) for phase in Phase}
+    prefill, _, _ = prefill_alone(scenario, partition, c)
+    sequences = prefill.sequences * cuts[Phase.PREFILL].pp
+    return PrefillUnits(
+        prefill.service_s,
+        prefill.gate_s,
+        prefill.servers,
+        prefill.capacity,
+        _memory_slack(scenario, partition, cuts, Phase.PREFILL, sequences, prefill.step_tokens),
+        _unit_gpus(scenario, partition, cuts, Phase.PREFILL),
+    )
+
+
+def judged_wait(scenario: Scenario, units: PrefillUnits, replicas: FloatArray, utilization: FloatArray) -> FloatArray:
+    """Wait at the SLO's percentile of ``replicas`` prefill units at ``utilization``, seconds [n]."""
+    servers = units.servers * replicas
+    probability = waiting_probability(utilization, servers)
+    per_server = units.servers / units.capacity
+    conditional = conditional_wait(
+        per_server, utilization, servers, scenario.workload.arrival_cv2, scenario.workload.isl_cv**2
+    )
+    result: FloatArray = (
+        wait_percentile(probability, conditional, scenario.slo.percentile) + np.minimum(utilization, 1.0) * units.gate_s
+    )
+    return result
+
+
+def admissible_rate(scenario: Scenario, units: PrefillUnits, replicas: FloatArray, budget_s: FloatArray) -> FloatArray:
+    """Largest request rate at which the wait stays within ``budget_s``, requests/s [n]; zero where none does.
+
+    Bisection: the wait grows with the utilisation. With no limit the rate is what keeps the queue stable.
+    """
+    low, high = np.zeros(len(budget_s)), np.full(len(budget_s), 1.0 - 1e-9)
+    for _ in range(44):
+        middle = (low + high) / 2.0
+        fits = judged_wait(scenario, units, replicas, middle) <= budget_s
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+    result: FloatArray = np.where(budget_s >= 0.0, low * units.capacity * replicas, 0.0)
+    return result

@@ -1,0 +1,301 @@
+"""Dispatch of tokens to expert ranks and combine of their results: measured exchanges inside a node or domain.
+
+Tables count the tokens *of one rank*. They come in three kinds: DeepEP (``deepep_ll``, ``deepep_normal``), the
+frameworks' exchanges on HGX and one tray (``moe_a2a``), and TensorRT-LLM's all-to-all over NVLink.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from afd_dse.operators.borrowing import provenance, rates_of, sources
+from afd_dse.operators.interpolation import CurveSet
+from afd_dse.operators.latency import FloatArray, Latency, Provenance
+from afd_dse.operators.moe import distinct
+from afd_dse.operators.store import load_table
+from afd_dse.spec.accelerator import Accelerator
+
+DEEPEP_SMS = 20  # DeepEP's default number of SMs for its normal kernels
+# Bytes an element of each exchange type takes on the wire, scales included. NOTE: vLLM's `default` moves bfloat16:
+# its bandwidth at long messages equals that of TensorRT-LLM's bfloat16 rows on the same kernels.
+WIRE_BYTES = {
+    "bfloat16": 2.0,
+    "default": 2.0,
+    "fp8": 1.0 + 4.0 / 128,
+    "fp8_block": 1.0 + 4.0 / 128,
+    "nvfp4": 0.5 + 1.0 / 16,
+    "fp4": 0.5 + 1.0 / 16,
+}
+MAX_EFFICIENCY = 1.05
+PHASES = ("dispatch", "combine")
+
+_COLUMNS = ["kernel", "wire", "hidden", "topk", "experts", "ep", "tokens", "seconds"]
+_KEY = ["kernel", "wire", "hidden", "topk", "experts", "ep"]
+# Weights of squared log distances in wire bytes, hidden, topk and experts: bytes scale, the fan-out less so.
+_DISTANCE = np.array([4.0, 1.0, 1.0, 0.25])
+
+
+def groups_hit(groups: npt.ArrayLike, topk: npt.ArrayLike) -> FloatArray:
+    """Expected number of ``groups`` of experts that a token's ``topk`` experts fall into."""
+    n = np.asarray(groups, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        missed = np.exp(np.asarray(topk, dtype=np.float64) * np.log1p(-1.0 / np.maximum(n, 1.0)))
+    return np.asarray(n * (1.0 - missed), dtype=np.float64)
+
+
+def exchange_light(
+    accelerator: Accelerator,
+    *,
+    tokens: npt.ArrayLike,
+    hidden: npt.ArrayLike,
+    topk: npt.ArrayLike,
+    ep: npt.ArrayLike,
+    wire_bytes: npt.ArrayLike,
+    low_latency: bool,
+) -> FloatArray:
+    """Link latency plus a rank's bytes over the slower tier.
+
+    Inside a domain a token goes once to every other rank it needs. Between domains low-latency kernels send one copy
+    per expert, the others one per domain, fanned out there over scale-up.
+    """
+    t, h, k, n, b = (np.asarray(value, dtype=np.float64) for value in (tokens, hidden, topk, ep, wire_bytes))
+    domain = float(accelerator.scale_up_gpus)
+    domains = np.maximum(n / domain, 1.0)
+    token = t * h * b
+    up = token * groups_hit(n, k) * (n - 1.0) / n / accelerator.scale_up_bytes_per_s
+    copies = k if low_latency else groups_hit(domains, k)
+    out = token * copies * (domains - 1.0) / domains / accelerator.scale_out_bytes_per_s
+    latency = np.where(domains > 1.0, accelerator.scale_out_latency_s, accelerator.scale_up_latency_s)
+    return np.asarray(latency + np.maximum(up * np.where(domains > 1.0, 1.0 / domains, 1.0), out))
+
+
+def _frame(rows: pd.DataFrame, **columns: object) -> pd.DataFrame:
+    return pd.DataFrame({name: columns[name] for name in _COLUMNS}, index=rows.index)
+
+
+def _deepep_ll(rows: pd.DataFrame, phase: str, rates: Accelerator) -> pd.DataFrame:
+    return _frame(
+        rows,
+        kernel="deepep_ll",
+        wire=WIRE_BYTES["fp8"] if phase == "dispatch" else WIRE_BYTES["bfloat16"],
+        hidden=rows["hidden_size"],
+        topk=rows["num_topk"],
+        experts=rows["num_experts"],
+        ep=rows["node_num"] * rates.node_gpus,
+        tokens=rows["num_token"],
+        seconds=rows[f"{phase}_avg_t_us"] * 1e-6,
+    )
+
+
+def _deepep_normal(rows: pd.DataFrame, phase: str, rates: Accelerator) -> pd.DataFrame:
+    rows = rows[rows[f"{phase}_sms"] == DEEPEP_SMS]
+    return _frame(
+        rows,
+        kernel="deepep_normal",
+        wire=WIRE_BYTES["fp8"] if phase == "dispatch" else WIRE_BYTES["bfloat16"],
+        hidden=rows["hidden_size"],
+        topk=rows["num_topk"],
+        experts=rows["num_experts"],
+        ep=rows["node_num"] * rates.node_gpus,
+        tokens=rows["num_token"],
+        seconds=(rows[f"{phase}_transmit_us"] + rows[f"{phase}_notify_us"]) * 1e-6,
+    )
+
+
+def _moe_a2a(rows: pd.DataFrame, phase: str, suffix: str) -> pd.DataFrame:
+    rows = rows[(rows["phase"] == phase) & rows["comm_backend"].str.endswith(suffix)]
+    return _frame(
+        rows,
+        kernel=rows["comm_backend"],
+        wire=rows["comm_dtype"].map(WIRE_BYTES),
+        hidden=rows["hidden_size"],
+        topk=rows["topk"],
+        experts=rows["num_experts"],
+        ep=rows["ep_size"],
+        tokens=rows["num_tokens"],
+        seconds=rows["latency_ms"] * 1e-3,
+    )
+
+
+def _alltoall(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
+    """Exchange over NVLink; the two-sided kernel's preparation counts to the dispatch, its combine is bfloat16."""
+    key = ["kernel_source", "moe_dtype", "hidden_size", "topk", "num_experts", "moe_ep_size", "num_tokens"]
+    main = rows[rows["op_name"] == f"alltoall_{phase}"].set_index(key)["latency_ms"]
+    if phase == "dispatch":
+        prepare = rows[rows["op_name"] == "alltoall_prepare"].set_index(key)["latency_ms"]
+        main = main + prepare.reindex(main.index).fillna(0.0)
+    flat = main.reset_index()
+    wire = flat["moe_dtype"].map(WIRE_BYTES) if phase == "dispatch" else WIRE_BYTES["bfloat16"]
+    return _frame(
+        flat,
+        # The combine's rows differ by the dispatch's type only in name: keep the types apart as kernels.
+        kernel=flat["kernel_source"] + "/" + flat["moe_dtype"],
+        wire=wire,
+        hidden=flat["hidden_size"],
+        topk=flat["topk"],
+        experts=flat["num_experts"],
+        ep=flat["moe_ep_size"],
+        tokens=flat["num_tokens"],
+        seconds=flat["latency_ms"] * 1e-3,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Efficiency [q] of a shape, whether each is a measured point, and how the shape relates to the table."""
+
+    efficiency: FloatArray
+    exact: npt.NDArray[np.bool_]
+    same_key: bool
+
+
+class ExchangeTable:
+    """One phase measured at one place; ``rows`` have the columns :data:`_COLUMNS`."""
+
+    def __init__(self, rows: pd.DataFrame, rates: Accelerator, low_latency: bool, own: bool) -> None:
+        self.rates = rates
+        self.low_latency = low_latency
+        self.own = own
+        light = exchange_light(
+            rates,
+            tokens=rows["tokens"].to_numpy(),
+            hidden=rows["hidden"].to_numpy(),
+            topk=rows["topk"].to_numpy(),
+            ep=rows["ep"].to_numpy(),
+            wire_bytes=rows["wire"].to_numpy(),
+            low_latency=low_latency,
+        )
+        efficiency = light / rows["seconds"].to_numpy(np.float64)
+        good = np.isfinite(efficiency) & (efficiency > 0.0) & (efficiency <= MAX_EFFICIENCY)
+        rows = rows.assign(efficiency=efficiency)[good]
+        self.rows = rows
+        grouped = rows.groupby(_KEY)
+        keys = grouped.size().reset_index()[_KEY]
+        curve, tokens = np.asarray(grouped.ngroup(), dtype=np.int64), rows["tokens"].to_numpy(np.float64)
+        self._curves = CurveSet(curve, tokens, rows["efficiency"].to_numpy(np.float64))
+        self._kernel = keys["kernel"].to_numpy(object)
+        self._ep = keys["ep"].to_numpy(np.float64)
+        self._shape = keys[["wire", "hidden", "topk", "experts"]].to_numpy(np.float64)
+
+    @property
+    def largest_ep(self) -> float:
+        """Largest expert group measured."""
+        return float(self._ep.max())
+
+    def __call__(self, shape: FloatArray, ep: float, tokens: FloatArray) -> Found:
+        """Efficiency at ``tokens`` [q] of the nearest shape (wire bytes, hidden, topk, experts), fastest kernel."""
+        distance = (np.log(self._shape / shape) ** 2 * _DISTANCE).sum(axis=1)
+        enough = np.array([self._ep[self._kernel == kernel].max() >= ep for kernel in self._kernel])
+        usable = enough if enough.any() else np.ones(len(distance), dtype=bool)
+        nearest = usable & (distance <= distance[usable].min() + 1e-12)
+        best, exact, same = np.zeros(len(tokens)), np.zeros(len(tokens), dtype=bool), False
+        for kernel in dict.fromkeys(self._kernel[nearest]):
+            candidates = np.flatnonzero(nearest & (self._kernel == kernel))
+            value, hit, inside = self._along_ep(candidates, ep, tokens)
+            exact = np.where(value > best, hit, exact)
+            best = np.maximum(best, value)
+            same |= inside
+        return Found(best, exact, same and bool(np.isclose(distance[nearest].min(), 0.0, atol=1e-4)))
+
+    def _along_ep(
+        self, curves: npt.NDArray[np.intp], ep: float, tokens: FloatArray
+    ) -> tuple[FloatArray, npt.NDArray[np.bool_], bool]:
+        curves = curves[np.argsort(self._ep[curves])]
+        known = self._ep[curves]
+        position = int(np.searchsorted(known, ep))
+        if position < len(known) and known[position] == ep:
+            found = self._curves(np.full(len(tokens), curves[position]), tokens)
+            return found.value, found.exact, True
+        never = np.zeros(len(tokens), dtype=bool)
+        if position in (0, len(known)):
+            end = curves[min(position, len(known) - 1)]
+            return self._curves(np.full(len(tokens), end), tokens).value, never, False
+        weight = np.log(ep / known[position - 1]) / np.log(known[position] / known[position - 1])
+        low, high = (
+            self._curves(np.full(len(tokens), curves[position - 1 + i]), tokens).value for i in (0, 1)
+        )
+        return np.exp((1.0 - weight) * np.log(low) + weight * np.log(high)), never, True
+
+
+class ExchangeFamily:
+    """Dispatch and combine of one accelerator and framework; tables are read when a phase is first asked for."""
+
+    def __init__(self, accelerator: Accelerator, framework: str, reference: Accelerator) -> None:
+        self._accelerator = accelerator
+        self._framework = framework
+        self._reference = reference
+        self._tables: dict[tuple[str, bool], tuple[ExchangeTable, ...]] = {}
+
+    def tables(self, phase: str, low_latency: bool) -> tuple[ExchangeTable, ...]:
+        """Tables to try in order: the framework's own, other frameworks' on this accelerator, other accelerators'."""
+        key = (phase, low_latency)
+        if key not in self._tables:
+            self._tables[key] = tuple(self._load(phase, low_latency))
+        return self._tables[key]
+
+    def _load(self, phase: str, low_latency: bool) -> Iterator[ExchangeTable]:
+        readers: dict[str, Callable[[pd.DataFrame, Accelerator], pd.DataFrame]] = {
+            "trtllm_alltoall": lambda rows, _: _alltoall(rows, phase),
+            "deepep_ll" if low_latency else "deepep_normal": lambda rows, rates: (
+                _deepep_ll(rows, phase, rates) if low_latency else _deepep_normal(rows, phase, rates)
+            ),
+            "moe_a2a": lambda rows, _: _moe_a2a(rows, phase, "_ll" if low_latency else "_ht"),
+        }
+        order = sources(self._accelerator, self._framework, "bfloat16")
+        for place, framework in dict.fromkeys((source.accelerator, source.framework) for source in order):
+            rates = rates_of(place, self._reference)
+            # A fabric of another reach says nothing here: NVL72 exchanges don't stand for those of an HGX node.
+            if rates.scale_up_gpus != self._accelerator.scale_up_gpus:
+                continue
+            for op, read in readers.items():
+                frame = load_table(place, framework, op)
+                rows = None if frame is None else read(frame, rates)
+                if rows is not None and len(rows):
+                    own = place == self._accelerator.tables and framework == self._framework
+                    yield ExchangeTable(rows, rates, low_latency, own)
+
+    def latency(
+        self,
+        phase: str,
+        *,
+        tokens: FloatArray,
+        hidden: FloatArray,
+        topk: FloatArray,
+        experts: FloatArray,
+        ep: FloatArray,
+        wire_bytes: FloatArray,
+        low_latency: bool,
+    ) -> tuple[Latency, npt.NDArray[np.bool_]]:
+        """Seconds [q] of ``phase`` and whether tables reach that ``ep``; where not, an estimate at the largest one.
+
+        ``ep`` below the smallest measured holds that one's efficiency (BORROWED, covered: the same kernel and links).
+        """
+        seconds = np.zeros(len(tokens))
+        levels = np.full(len(tokens), Provenance.MEASURED, dtype=np.int8)
+        covered = np.ones(len(tokens), dtype=bool)
+        tables = self.tables(phase, low_latency)
+        for rows, (h, k, e, n, b) in distinct(hidden, topk, experts, ep, wire_bytes):
+            if n <= 1.0:
+                continue
+            light = exchange_light(
+                self._accelerator,
+                tokens=tokens[rows],
+                hidden=h,
+                topk=k,
+                ep=n,
+                wire_bytes=b,
+                low_latency=low_latency,
+            )
+            if not tables:
+                seconds[rows], levels[rows], covered[rows] = light, Provenance.SPEED_OF_LIGHT, False
+                continue
+            reaching = [t for t in tables if t.largest_ep >= n]
+            table = reaching[0] if reaching else max(tables, key=lambda t: t.largest_ep)
+            found = table(np.array([b, h, k, e]), n, tokens[rows])
+            seconds[rows] = light / found.efficiency
+            levels[rows] = provenance(table.own and found.same_key, found.exact)
+            covered[rows] = n <= table.largest_ep
+        return Latency(seconds, levels), covered

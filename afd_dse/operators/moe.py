@@ -1,0 +1,318 @@
+"""Routed experts of one rank: measured curves over tokens, one for every (shape, sharding, routing, kernel)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from afd_dse.errors import InputError, Problem
+from afd_dse.operators.borrowing import Source, provenance, rates_of, rescaled, sources
+from afd_dse.operators.interpolation import CurveSet
+from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
+from afd_dse.operators.speed_of_light import moe_work, seconds
+from afd_dse.operators.store import load_table
+from afd_dse.spec.accelerator import Accelerator
+
+BALANCED = "balanced"
+UNIFORM = (
+    "uniform"  # independent random routing: the efficiency of `balanced`, the expert count that chance leaves
+)
+DISTRIBUTIONS = (BALANCED, UNIFORM, "power_law_1.01", "power_law_1.2")
+
+MAX_EFFICIENCY = 1.05
+DEFAULT_EFFICIENCY = 0.35  # where nothing at all is measured: median of all tables at 1024 tokens
+LAUNCH_S = 30e-6  # routing, permutation and grouped GEMMs of the smallest measured shapes
+# NOTE: at the same tokens per expert a rank with E / ep experts takes 1 / ep of what one with all E takes, plus the
+# handling of all tokens (routing, permutation), which does not shrink and shows in the largest ep. Some `balanced`
+# series defy this because their tokens did not fall evenly: the collectors' scores tie under DeepSeek's group-limited
+# routing. Two signs: half of the experts take more than MAX_HALF of the time of all, in which case no ep > 1 of the
+# shape is used; and a single series takes more than MAX_RANK_EXCESS times its part.
+MAX_HALF = 0.75
+MAX_RANK_EXCESS = 2.0
+NEIGHBOURS = 4  # measured shapes whose efficiencies a missing shape blends
+
+_WIDE_EP = {"wideep_generation_moe": "deepep_masked", "wideep_context_moe": "deepep_contiguous"}
+_SHAPE = ["hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size"]
+_KEY = [*_SHAPE, "moe_ep_size", "distribution", "kernel_source"]
+# Weights of the squared log distances in hidden, width per GPU, local experts, and topk; fitted by leaving shapes out.
+_DISTANCE = np.array([1.0, 1.0, 0.5, 1.0])
+
+
+def is_gated(kernel: str) -> bool:
+    """Whether a kernel runs gated experts (three matrices); the tables mark the others by name."""
+    return "nongated" not in kernel
+
+
+def load_frame(accelerator: str, framework: str) -> pd.DataFrame | None:
+    """All MoE rows of one place: the general table and, where there is one, that of wide expert parallelism.
+
+    SGLang's wide-EP kernels (DeepGEMM on DeepEP's masked or contiguous layout) stand in tables of their own, where
+    even routing is called uniform; both layouts become kernels among which the fastest is taken.
+    """
+    frames = [load_table(accelerator, framework, "moe")]
+    if framework == "sglang":
+        for op, kernel in _WIDE_EP.items():
+            wide = load_table(accelerator, framework, op)
+            if wide is not None:
+                wide = wide.assign(
+                    kernel_source=kernel, distribution=wide["distribution"].replace({"uniform": BALANCED})
+                )
+            frames.append(wide)
+    found = [frame for frame in frames if frame is not None]
+    return pd.concat(found, ignore_index=True) if found else None
+
+
+def clean_rows(frame: pd.DataFrame, rates: Accelerator, dtype: str) -> pd.DataFrame:
+    """Rows of one data type with ``efficiency`` against ``rates``, without rows that cannot be right."""
+    rows = frame[frame["moe_dtype"] == dtype]
+    if rows.empty:
+        return rows.assign(efficiency=[])
+    gated = rows["kernel_source"].map(is_gated).to_numpy(bool)
+    work = moe_work(
+        dtype,
+        tokens=rows["num_tokens"].to_numpy(),
+        hidden=rows["hidden_size"].to_numpy(),
+        intermediate=rows["inter_size"].to_numpy(),
+        topk=rows["topk"].to_numpy(),
+        experts=rows["num_experts"].to_numpy(),
+        moe_tp=rows["moe_tp_size"].to_numpy(),
+        local_experts=np.ceil(rows["num_experts"].to_numpy() / rows["moe_ep_size"].to_numpy()),
+        gated=gated,
+        spread=(rows["distribution"] == BALANCED).to_numpy(),
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        efficiency = seconds(rates, dtype, work.flop, work.bytes) / (rows["latency_ms"].to_numpy() * 1e-3)
+    good = np.isfinite(efficiency) & (efficiency > 0.0) & (efficiency <= MAX_EFFICIENCY)
+    rows = rows.assign(efficiency=efficiency, gated=gated)[good]
+    return rows[~_uneven(rows)]
+
+
+def _uneven(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Rows of `balanced` series whose tokens cannot have fallen evenly on the ranks."""
+    top = rows[rows["distribution"] == BALANCED]
+    top = top[top["num_tokens"] == top["num_tokens"].max()]
+    shape = pd.MultiIndex.from_frame(top[_SHAPE])
+    series = pd.MultiIndex.from_frame(top[[*_SHAPE, "kernel_source"]])
+    latency, ep = top["latency_ms"].to_numpy(), top["moe_ep_size"].to_numpy()
+    alone = top[ep == 1].groupby(series.names)["latency_ms"].min().reindex(series).to_numpy()
+    any_kernel = top[ep == 1].groupby(_SHAPE)["latency_ms"].min().reindex(shape).to_numpy()
+    alone = np.where(np.isnan(alone), any_kernel, alone)
+    half = top[ep == 2].groupby(series.names)["latency_ms"].min().reindex(series).to_numpy()
+    handling = top.groupby(series.names)["latency_ms"].min().reindex(series).to_numpy()
+    with np.errstate(invalid="ignore"):
+        bad = (ep > 1) & ((half > MAX_HALF * alone) | ((latency - handling) * ep > MAX_RANK_EXCESS * alone))
+    keys = [*series.names, "moe_ep_size", "distribution"]
+    flagged = pd.MultiIndex.from_frame(top.loc[bad, keys])
+    return np.asarray(pd.MultiIndex.from_frame(rows[keys]).isin(flagged), dtype=bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Curves of one kernel to blend: their ids, weights (sum 1) and tokens on the curve per token asked for."""
+
+    curves: IntArray
+    weights: FloatArray
+    scale: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Kernels that could run a shape; the fastest is taken. ``known`` if the shape itself was measured."""
+
+    alternatives: tuple[Alternative, ...]
+    known: bool
+    at_point: bool
+
+
+class MoeTable:
+    """Measured experts of one accelerator, framework and data type; ``rows`` as :func:`clean_rows` gives them."""
+
+    def __init__(self, rows: pd.DataFrame, rates: Accelerator, dtype: str) -> None:
+        self.dtype = dtype
+        self.rates = rates
+        grouped = rows.groupby(_KEY, sort=False)
+        keys = grouped.size().reset_index()[_KEY]
+        self._curves = CurveSet(
+            np.asarray(grouped.ngroup(), dtype=np.int64),
+            rows["num_tokens"].to_numpy(np.float64),
+            rows["efficiency"].to_numpy(np.float64),
+        )
+        self.floor_s = float(rows["latency_ms"].min()) * 1e-3
+        self._shape = keys[_SHAPE].to_numpy(np.float64)
+        self._ep = keys["moe_ep_size"].to_numpy(np.float64)
+        self._kernel = keys["kernel_source"].to_numpy(object)
+        self._distribution = keys["distribution"].to_numpy(object)
+        self._gated = np.array([is_gated(kernel) for kernel in self._kernel], dtype=bool)
+        self._features = _features(self._shape, self._shape[:, 3] / self._ep)
+        self._plans: dict[tuple[float | str | bool, ...], Plan] = {}
+
+    def plan(self, shape: tuple[float, ...], local: float, distribution: str, gated: bool) -> Plan:
+        """Curves that answer for a shape (hidden, intermediate, topk, experts, moe_tp) with ``local`` experts."""
+        key: tuple[float | str | bool, ...] = (*shape, local, distribution, gated)
+        if key not in self._plans:
+            self._plans[key] = self._resolve(np.asarray(shape), local, distribution, gated)
+        return self._plans[key]
+
+    def _resolve(self, shape: FloatArray, local: float, distribution: str, gated: bool) -> Plan:
+        alike = (self._gated == gated) & (self._distribution == distribution)
+        if not alike.any():
+            alike = self._distribution == distribution if gated not in self._gated else self._gated == gated
+        ep = shape[3] / local
+        same = np.flatnonzero(alike & (self._shape == shape).all(axis=1))
+        at_point = same[self._ep[same] == ep]
+        if len(at_point):
+            one = np.ones(1)
+            exact = tuple(Alternative(np.array([curve]), one, one) for curve in at_point)
+            return Plan(exact, known=True, at_point=True)
+        between = [
+            found
+            for kernel in dict.fromkeys(self._kernel[same])
+            if (found := self._between(same[self._kernel[same] == kernel], ep)) is not None
+        ]
+        if between:
+            return Plan(tuple(between), known=True, at_point=False)
+        return Plan((self._nearest(np.flatnonzero(alike), shape, local),), known=False, at_point=False)
+
+    def _between(self, curves: IntArray, ep: float) -> Alternative | None:
+        below, above = curves[self._ep[curves] < ep], curves[self._ep[curves] > ep]
+        if not len(below) or not len(above):
+            return None
+        low, high = below[np.argmax(self._ep[below])], above[np.argmin(self._ep[above])]
+        share = float(np.log(ep / self._ep[low]) / np.log(self._ep[high] / self._ep[low]))
+        return Alternative(np.array([low, high]), np.array([1.0 - share, share]), np.ones(2))
+
+    def _nearest(self, curves: IntArray, shape: FloatArray, local: float) -> Alternative:
+        wanted = _features(shape[None, :], np.array([local]))[0]
+        distance = ((self._features[curves] - wanted) ** 2 * _DISTANCE).sum(axis=1)
+        order = np.argsort(distance, kind="stable")
+        nearest = curves[order]
+        same_kernel = self._kernel[nearest] == self._kernel[nearest[0]]
+        chosen, near = nearest[same_kernel][:NEIGHBOURS], distance[order][same_kernel][:NEIGHBOURS]
+        weights = 1.0 / (near + 1e-3)
+        load = self._shape[chosen, 2] / self._shape[chosen, 3]
+        return Alternative(chosen, weights / weights.sum(), (shape[2] / shape[3]) / load)
+
+    def efficiency(self, plan: Plan, tokens: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+        """Efficiency of the fastest kernel at ``tokens`` [q], and whether that is a measured point."""
+        best, exact = np.zeros(len(tokens)), np.zeros(len(tokens), dtype=bool)
+        for option in plan.alternatives:
+            log = np.zeros(len(tokens))
+            hit = np.full(len(tokens), plan.at_point)
+            for curve, weight, scale in zip(option.curves, option.weights, option.scale, strict=True):
+                found = self._curves(np.full(len(tokens), curve), tokens * scale)
+                log += weight * np.log(found.value)
+                hit &= found.exact
+                value = found.value
+            if len(option.curves) > 1:
+                value = np.exp(log)
+            exact = np.where(value > best, hit, exact)
+            best = np.maximum(value, best)
+        return best, exact
+
+
+def _features(shape: FloatArray, local: FloatArray) -> FloatArray:
+    hidden, inter, topk, _, tp = shape.T
+    return np.asarray(np.log(np.stack([hidden, inter / tp, local, topk], axis=1)), dtype=np.float64)
+
+
+def busiest_share(experts: FloatArray, ep: FloatArray, local_experts: FloatArray) -> FloatArray:
+    """Share of all token-expert pairs on the busiest rank under even popularity.
+
+    Without redundant slots that rank holds ceil(E / ep) of E experts; with more, replicas even the ranks out.
+    """
+    return np.where(local_experts > np.ceil(experts / ep), 1.0 / ep, local_experts / experts)
+
+
+class MoeFamily:
+    """Routed experts of one accelerator and framework; a table is read when its data type is first asked for."""
+
+    def __init__(self, accelerator: Accelerator, framework: str, reference: Accelerator) -> None:
+        self._accelerator = accelerator
+        self._framework = framework
+        self._reference = reference
+        self._tables: dict[str, tuple[MoeTable, Source] | None] = {}
+
+    def table(self, dtype: str) -> tuple[MoeTable, Source] | None:
+        """Table that answers for ``dtype`` and where it is from; None where nothing was measured."""
+        if dtype not in self._tables:
+            self._tables[dtype] = self._find(dtype)
+        return self._tables[dtype]
+
+    def _find(self, dtype: str) -> tuple[MoeTable, Source] | None:
+        for source in sources(self._accelerator, self._framework, dtype):
+            frame = load_frame(source.accelerator, source.framework)
+            if frame is None or not (frame["moe_dtype"] == source.dtype).any():
+                continue
+            rates = rates_of(source.accelerator, self._reference)
+            rows = clean_rows(frame, rates, source.dtype)
+            if len(rows):
+                return MoeTable(rows, rates, source.dtype), source
+        return None
+
+    def latency(
+        self,
+        dtype: str,
+        tokens: FloatArray,
+        shape: Sequence[FloatArray],
+        ep: FloatArray,
+        local_experts: FloatArray,
+        distribution: str,
+        gated: npt.NDArray[np.bool_],
+    ) -> Latency:
+        """Latency [q] of one rank's experts; ``shape`` is hidden, intermediate, topk, experts, moe_tp, each [q]."""
+        if distribution not in DISTRIBUTIONS:
+            known = ", ".join(DISTRIBUTIONS)
+            raise InputError(Problem("distribution", distribution, "unknown routing", f"use one of {known}"))
+        hidden, intermediate, topk, experts, moe_tp = shape
+        share = busiest_share(experts, ep, local_experts)
+        # Tokens that give each of the rank's slots its load if the slots were all the experts there are.
+        load = tokens * experts * share / local_experts
+        arguments = {
+            "tokens": load,
+            "hidden": hidden,
+            "intermediate": intermediate,
+            "topk": topk,
+            "experts": experts,
+            "moe_tp": moe_tp,
+            "local_experts": local_experts,
+            "gated": gated,
+        }
+        work = moe_work(dtype, **arguments, spread=distribution == BALANCED)
+        light = seconds(self._accelerator, dtype, work.flop, work.bytes)
+        found = self.table(dtype)
+        if found is None:
+            bare = np.full(tokens.shape, Provenance.SPEED_OF_LIGHT, dtype=np.int8)
+            return Latency(light / DEFAULT_EFFICIENCY + LAUNCH_S, bare)
+        table, source = found
+        measured_as = BALANCED if distribution == UNIFORM else distribution
+        efficiency = np.empty(len(tokens))
+        levels = np.empty(len(tokens), dtype=np.int8)
+        for rows, key in distinct(
+            hidden, intermediate, topk, experts, moe_tp, local_experts, gated.astype(float)
+        ):
+            plan = table.plan(key[:5], key[5], measured_as, bool(key[6]))
+            efficiency[rows], exact = table.efficiency(plan, load[rows])
+            exact &= distribution != UNIFORM
+            levels[rows] = provenance(source.own and plan.known, exact)
+        if source.dtype == dtype and source.accelerator == self._accelerator.tables:
+            return Latency(light / efficiency, levels)
+        theirs = moe_work(table.dtype, **arguments, spread=distribution == BALANCED)
+        base = seconds(table.rates, table.dtype, theirs.flop, theirs.bytes)
+        return Latency(rescaled(base / efficiency, base, light, table.floor_s), levels)
+
+
+def distinct(*columns: FloatArray) -> list[tuple[npt.NDArray[np.intp], tuple[float, ...]]]:
+    """Distinct rows of equally long columns: the indices of each and its values."""
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        if len(column) and (column == column[0]).all():
+            continue
+        values, inverse = np.unique(column, return_inverse=True)
+        code = np.unique(code * len(values) + inverse, return_inverse=True)[1].astype(np.int64)
+    order = np.argsort(code, kind="stable")
+    if not len(order):
+        return []
+    groups = np.split(order, np.flatnonzero(code[order][1:] != code[order][:-1]) + 1)
+    return [(rows, tuple(float(column[rows[0]]) for column in columns)) for rows in groups]

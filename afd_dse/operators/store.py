@@ -1,0 +1,99 @@
+"""Reading the operator database: one table, what tables there are, where they come from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import cast
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from afd_dse.errors import DatabaseError
+from afd_dse.operators.table_schema import SCHEMAS
+from afd_dse.resources import operator_db_root
+
+PROVENANCE_FILE = "provenance.yaml"
+_REMEDY = "rebuild the store with `afd-dse db import`"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """One table file: what it holds and how large it is."""
+
+    accelerator: str
+    framework: str
+    op: str
+    rows: int
+    bytes: int
+
+
+def table_path(accelerator: str, framework: str, op: str, root: Path | None = None) -> Path:
+    """File of a table, whether or not it exists; ``root`` is the operator database's folder."""
+    return (root or operator_db_root()) / "tables" / accelerator / framework / f"{op}.parquet"
+
+
+def load_table(accelerator: str, framework: str, op: str, root: Path | None = None) -> pd.DataFrame | None:
+    """Table of ``op``, None where nobody measured it; text as str, counts as int64, measurements as float64.
+
+    Cached: the caller gets a shallow copy, whose columns it may replace. Raises :class:`DatabaseError` for an
+    operator that no schema declares and for a file that is damaged.
+    """
+    if op not in SCHEMAS:
+        raise DatabaseError(f"no table schema for operator {op!r}; there are {', '.join(sorted(SCHEMAS))}")
+    table = _read(table_path(accelerator, framework, op, root), op)
+    return None if table is None else table.copy(deep=False)
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, op: str) -> pd.DataFrame | None:
+    if not path.is_file():
+        return None
+    schema = SCHEMAS[op]
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DatabaseError(f"{path}: damaged operator table ({error}); {_REMEDY}") from error
+    if missing := [name for name in schema.columns if name not in table.column_names]:
+        raise DatabaseError(f"{path}: operator table lacks {', '.join(missing)}; {_REMEDY}")
+    types = {name: pa.string() for name in schema.text}
+    types |= {name: pa.int64() for name in schema.integers}
+    types |= {name: pa.float64() for name in schema.measured}
+    try:
+        columns = [table[name].cast(types[name]) for name in schema.columns]
+    except pa.ArrowException as error:
+        raise DatabaseError(
+            f"{path}: operator table has a column of the wrong type ({error}); {_REMEDY}"
+        ) from error
+    frame: pd.DataFrame = pa.table(columns, names=list(schema.columns)).to_pandas()
+    return frame
+
+
+def tables(root: Path | None = None) -> list[StoredTable]:
+    """Every table of the store, sorted by accelerator, framework and operator."""
+    folder = (root or operator_db_root()) / "tables"
+    if not folder.is_dir():
+        raise DatabaseError(f"{folder}: the operator database has no tables; {_REMEDY}")
+    return [_describe(path) for path in sorted(folder.glob("*/*/*.parquet"))]
+
+
+def _describe(path: Path) -> StoredTable:
+    try:
+        rows = pq.read_metadata(path).num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise DatabaseError(f"{path}: damaged operator table ({error}); {_REMEDY}") from error
+    return StoredTable(path.parent.parent.name, path.parent.name, path.stem, rows, path.stat().st_size)
+
+
+def provenance(root: Path | None = None) -> Mapping[str, object]:
+    """Content of ``provenance.yaml``: package, version, licence, hashes and, per file, its sources."""
+    path = (root or operator_db_root()) / PROVENANCE_FILE
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise DatabaseError(f"{path}: unreadable provenance ({error}); {_REMEDY}") from error
+    if not isinstance(content, dict):
+        raise DatabaseError(f"{path}: provenance is not a mapping; {_REMEDY}")
+    return cast("Mapping[str, object]", content)

@@ -1,0 +1,24 @@
+"""Where the data that ships with the package lies: the operator database and the search spaces."""
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def data_root() -> Path:
+    """Folder that holds ``operator_db/`` and ``search_spaces/``.
+
+    An installed wheel carries them in ``afd_dse/_data``; a checkout has them beside the package.
+    """
+    packaged = _PACKAGE / "_data"
+    return packaged if packaged.is_dir() else _PACKAGE.parent
+
+
+def operator_db_root() -> Path:
+    """Folder of the operator database."""
+    return data_root() / "operator_db"
+
+
+def search_spaces_root() -> Path:
+    """Folder of the declarative search spaces."""
+    return data_root() / "search_spaces"

@@ -1,0 +1,115 @@
+"""Partitions in which some group serves both phases: every layout under every load, block by block."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from afd_dse.cost.cells import Partition, Phase
+from afd_dse.cost.columns import Candidates
+from afd_dse.cost.evaluate import CONSTRAINTS, evaluate, group_gpus
+from afd_dse.cost.phase import Cut
+from afd_dse.cost.scenario import Scenario
+from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.search.layouts import blocks, chunk_choices, enumerate_layouts, expand
+from afd_dse.search.objective import Objective
+from afd_dse.search.pool import Found, keep, ranking
+from afd_dse.search.space import Grid
+
+# Bisection steps between a feasible batch and the next, infeasible one: the load is found to 2^-10 of a grid step.
+REFINEMENT_STEPS = 10
+# A layout is given up once its TPOT exceeds the limit by this share.
+TPOT_MARGIN = 0.25
+
+
+def most_replicas(scenario: Scenario, partition: Partition, candidates: Candidates) -> IntArray:
+    """How many replicas of the unit fit into the cluster, [n]."""
+    cuts = {phase: Cut.of(candidates.replace(prefill_replicas=1, decode_replicas=1), phase) for phase in Phase}
+    used = np.zeros((len(candidates), len(scenario.pools)))
+    rows = np.arange(len(candidates))
+    for group, count in zip(partition.groups, group_gpus(partition, cuts), strict=True):
+        cut = cuts[Phase(group[0] // 2)]
+        np.add.at(used, (rows, cut.attention_pool if group[0] % 2 == 0 else cut.ffn_pool), count)
+    fits = np.where(used > 0, scenario.pool_counts / np.maximum(used, 1.0), np.inf).min(axis=1)
+    result: IntArray = np.floor(fits + 1e-9).astype(np.int64)
+    return result
+
+
+def with_replicas(candidates: Candidates, replicas: IntArray) -> Candidates:
+    """The candidates with both phases repeated ``replicas`` times."""
+    return candidates.replace(prefill_replicas=replicas, decode_replicas=replicas)
+
+
+def search_joint(
+    scenario: Scenario,
+    partition: Partition,
+    grid: Grid,
+    objective: Objective,
+    progress: Callable[[int], None],
+) -> tuple[Found | None, int, int]:
+    """Enumerate a joint partition; returns what is worth keeping, the size of the space, and rows evaluated.
+
+    Every layout is evaluated with as many replicas as fit (they share one queue, so more of them only shorten the
+    wait); the best rows are then tried with every smaller number.
+    """
+    layouts = enumerate_layouts(scenario, partition, tuple(Phase), grid)
+    policies = grid.policies if partition.shares_steps else ["chunked"]
+    chunks, batch = chunk_choices(scenario, grid), grid.batch.values()
+    if not len(layouts):
+        return None, 0, 0
+    replicas = most_replicas(scenario, partition, layouts)
+    considered = int(replicas.sum()) * len(chunks) * len(batch) * len(policies)
+    kept: list[Found] = []
+    evaluated = 0
+    active = expand(with_replicas(layouts, replicas), chunks, policies)
+    for value in batch:
+        alive = []
+        for block in blocks(active.replace(batch_size=value)):
+            found = Found(block, evaluate(scenario, block))
+            evaluated += len(block)
+            progress(len(block))
+            kept.append(keep(scenario, objective, found))
+            alive.append(may_grow(found.evaluation.slack))
+        active = active.take(np.concatenate(alive))
+        if not len(active):
+            break
+    found = keep(scenario, objective, Found.join(kept), best=256)
+    refined = refine_batch(scenario, objective, found, grid.batch.ratio)
+    fewer = _fewer_replicas(scenario, objective, Found.join([found, refined]))
+    evaluated += len(refined) * REFINEMENT_STEPS + len(fewer)
+    return Found.join([found, refined, fewer]), considered, evaluated
+
+
+def may_grow(slack: FloatArray) -> npt.NDArray[np.bool_]:
+    """Whether a larger batch can still be feasible: memory and TPOT only get worse with it.
+
+    TPOT is given a margin, since measured kernels are not strictly monotone in the batch.
+    """
+    memory, tpot = (slack[:, CONSTRAINTS.index(name)] for name in ("memory", "TPOT"))
+    result: npt.NDArray[np.bool_] = (memory >= 0.0) & (tpot >= -TPOT_MARGIN)
+    return result
+
+
+def refine_batch(scenario: Scenario, objective: Objective, found: Found, ratio: float, best: int = 256) -> Found:
+    """Raise the batch of the best feasible rows towards the next grid value, as far as every constraint holds."""
+    rows = ranking(scenario, objective, found)[:best]
+    start = found.candidates.take(rows)
+    low: FloatArray = start.number("batch_size")
+    high = low * ratio
+    for _ in range(REFINEMENT_STEPS):
+        middle = np.sqrt(low * high)
+        feasible = evaluate(scenario, start.replace(batch_size=middle)).feasible
+        low, high = np.where(feasible, middle, low), np.where(feasible, high, middle)
+    final = start.replace(batch_size=low)
+    return Found(final, evaluate(scenario, final))
+
+
+def _fewer_replicas(scenario: Scenario, objective: Objective, found: Found, best: int = 32) -> Found:
+    """The best rows with every smaller number of replicas: an equal score on fewer GPUs wins the tie."""
+    rows = ranking(scenario, objective, found)[:best]
+    start = found.candidates.take(rows)
+    replicas = start.integer("decode_replicas")
+    index = np.repeat(np.arange(len(rows)), replicas)
+    number = np.concatenate([np.arange(1, r + 1) for r in replicas]) if len(rows) else np.zeros(0, dtype=np.int64)
+    tried = with_replicas(start.take(index), number.astype(np.int64))
+    return Found(tried, evaluate(scenario, tried))

@@ -1,0 +1,171 @@
+"""All legal layouts of a partition under a grid, as columns; and their expansion over batches, chunks and policies."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
+from afd_dse.cost.cells import ATTENTION_CELL, FFN_CELL, Cell, Partition, Phase, partition_index
+from afd_dse.cost.columns import PHASES, POLICIES, Candidates
+from afd_dse.cost.scenario import Scenario
+from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.search.space import Grid
+
+# Fields of one group's option table.
+_OPTION = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "gpus")
+BLOCK_ROWS = 200_000
+
+
+def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: bool) -> dict[str, IntArray]:
+    """Every way to cut one group that holds ``attention`` and/or ``ffn``; ``alone`` when the unit is this one group."""
+    sizes = grid.gpus if attention else grid.ffn_gpus
+    dense = scenario.moe is None
+    rows: list[tuple[int, ...]] = []
+    for pool, spec in enumerate(scenario.pools):
+        domain = spec.accelerator.scale_up_gpus
+        for size, tp, cp, pp, redundant in product(
+            [s for s in sizes if s <= spec.count],
+            grid.tp if attention else [1],
+            grid.cp if attention else [1],
+            grid.pp if attention and ffn and alone else [1],
+            grid.redundant if ffn and not dense else [0],
+        ):
+            stage = size // pp
+            # Tensor and context parallelism all-reduce in every layer: never across scale-up domains.
+            if size % pp or stage % (tp * cp) or tp * cp > domain:
+                continue
+            dp = stage // (tp * cp)
+            if not ffn:
+                rows.append((pool, tp, dp, cp, pp, 1, 1, 0, size))
+                continue
+            if dense:
+                # NOTE: attention-DP around one dense FFN would only repeat what replicas do without its traffic.
+                if attention and dp > 1:
+                    continue
+                rows.append((pool, tp, dp, cp, pp, stage, 1, 0, size))
+                continue
+            for moe_tp in grid.moe_tp:
+                if stage % moe_tp == 0 and moe_tp <= domain:
+                    rows.append((pool, tp, dp, cp, pp, moe_tp, stage // moe_tp, redundant, size))
+    table = np.array(rows, dtype=np.int64).reshape(-1, len(_OPTION))
+    columns = {name: table[:, number] for number, name in enumerate(_OPTION)}
+    legal = np.ones(len(table), dtype=bool)
+    if attention:
+        legal &= legal_attention_tp(scenario.model, columns["tp"])
+    if ffn:
+        legal &= legal_moe_tp(scenario.model, columns["moe_tp"], scenario.quantization.moe)
+        # Dense FFNs and shared experts are cut over the GPUs that share a token.
+        shard = columns["tp"] * columns["cp"] if attention else columns["moe_tp"]
+        legal &= legal_dense_tp(scenario.model, shard, scenario.quantization.gemm)
+        if scenario.moe is not None:
+            legal &= columns["ep"] <= scenario.moe.experts + columns["redundant"]
+            # Redundant experts fill whole slots: every rank holds the same number.
+            slots = scenario.moe.experts + columns["redundant"]
+            legal &= (columns["redundant"] == 0) | (slots % columns["ep"] == 0)
+    return {name: column[legal] for name, column in columns.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """The groups that serve some phases of a partition, each with the table of its legal cuts."""
+
+    partition: Partition
+    phases: tuple[Phase, ...]
+    groups: tuple[tuple[Cell, ...], ...]
+    tables: tuple[dict[str, IntArray], ...]
+
+    def candidates(self, picks: npt.NDArray[np.int64], micro_batches: dict[Phase, IntArray]) -> Candidates:
+        """Layouts (one replica, no load yet) from one row of every group's table, ``picks`` [groups, n].
+
+        Columns of a phase that is not asked for are neutral (one GPU).
+        """
+        rows = picks.shape[1]
+        columns: dict[str, npt.ArrayLike] = {"partition": np.full(rows, partition_index(self.partition)), "policy": 0}
+        columns |= {"batch_size": 1.0, "chunk_tokens": 1.0}
+        for phase in Phase:
+            name = PHASES[phase]
+            columns[f"{name}_replicas"] = 1
+            columns[f"{name}_micro_batches"] = micro_batches.get(phase, np.ones(rows, dtype=np.int64))
+            for side, cell in (("attention", ATTENTION_CELL[phase]), ("ffn", FFN_CELL[phase])):
+                fields = ("tp", "dp", "cp", "pp") if side == "attention" else ("moe_tp", "ep", "redundant")
+                values = _group_values(cell, self.groups, self.tables, picks)
+                columns[f"{name}_{side}_pool"] = values["pool"] if values else 0
+                for field in fields:
+                    columns[f"{name}_{field}"] = values[field] if values else (0 if field == "redundant" else 1)
+        return Candidates.of(**columns)
+
+
+def group_options(scenario: Scenario, partition: Partition, phases: Sequence[Phase], grid: Grid) -> GroupOptions:
+    """The legal cuts of every group of ``partition`` that serves one of ``phases``."""
+    cells = {c for p in phases for c in (ATTENTION_CELL[p], FFN_CELL[p])}
+    groups = tuple(kept for group in partition.groups if (kept := tuple(c for c in group if c in cells)))
+    tables = tuple(
+        _options(
+            scenario,
+            grid,
+            attention=any(c in ATTENTION_CELL for c in group),
+            ffn=any(c in FFN_CELL for c in group),
+            alone=len(groups) == 1,
+        )
+        for group in groups
+    )
+    return GroupOptions(partition, tuple(phases), groups, tables)
+
+
+def enumerate_layouts(
+    scenario: Scenario, partition: Partition, phases: Sequence[Phase], grid: Grid
+) -> Candidates:
+    """All layouts of the groups that serve ``phases`` (one replica, no load yet) within the cluster's GPUs.
+
+    Both phases of a joint partition use the same number of micro-batches.
+    """
+    options = group_options(scenario, partition, phases, grid)
+    lengths = [len(table["gpus"]) for table in options.tables]
+    picks = np.indices([*lengths, len(grid.micro_batches)]).reshape(len(lengths) + 1, -1)
+    used = np.zeros((picks.shape[1], len(scenario.pools)))
+    for table, pick in zip(options.tables, picks, strict=False):
+        np.add.at(used, (np.arange(picks.shape[1]), table["pool"][pick]), table["gpus"][pick])
+    picks = picks[:, (used <= scenario.pool_counts).all(axis=1)]
+    micro = np.asarray(grid.micro_batches, dtype=np.int64)[picks[-1]]
+    return options.candidates(picks[:-1], dict.fromkeys(phases, micro))
+
+
+def _group_values(
+    cell: Cell,
+    groups: tuple[tuple[Cell, ...], ...],
+    tables: tuple[dict[str, IntArray], ...],
+    picks: npt.NDArray[np.int64],
+) -> dict[str, IntArray]:
+    """The option columns of the group that holds ``cell``; empty when the phase is not asked for."""
+    for number, group in enumerate(groups):
+        if cell in group:
+            return {name: column[picks[number]] for name, column in tables[number].items()}
+    return {}
+
+
+def chunk_choices(scenario: Scenario, grid: Grid) -> FloatArray:
+    """Chunk sizes that cut prompts differently: those that give the same pieces are tried once."""
+    isl = scenario.workload.isl
+    seen: dict[tuple[float, float], float] = {}
+    for chunk in sorted(grid.chunk_tokens):
+        seen.setdefault((float(np.ceil(isl / chunk)), float(np.floor(chunk / isl))), float(chunk))
+    return np.array(list(seen.values()))
+
+
+def expand(layouts: Candidates, chunks: FloatArray, policies: Sequence[str]) -> Candidates:
+    """Every layout with every chunk size and policy; the batch is left as it is."""
+    codes = np.array([POLICIES.index(policy) for policy in policies])
+    chunk, code = (a.reshape(-1) for a in np.meshgrid(chunks, codes, indexing="ij"))
+    block = layouts.take(np.repeat(np.arange(len(layouts)), len(chunk)))
+    return block.replace(
+        chunk_tokens=np.tile(chunk, len(layouts)), policy=np.tile(code, len(layouts)).astype(np.int64)
+    )
+
+
+def blocks(candidates: Candidates, rows: int = BLOCK_ROWS) -> Iterator[Candidates]:
+    """The candidates in blocks of at most ``rows``: bounds the memory of an evaluation."""
+    for start in range(0, len(candidates), rows):
+        yield candidates.take(np.arange(start, min(start + rows, len(candidates))))

@@ -1,0 +1,38 @@
+"""What "best" means: one score per candidate, larger is better, and the visible order of ties."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from afd_dse.cost.scenario import Scenario
+from afd_dse.operators.latency import FloatArray, IntArray
+
+Objective = Literal["throughput_per_gpu", "total_throughput", "usd_per_mtok", "fewest_gpus"]
+# Scores closer than this (relative) are a tie: below the resolution of the arithmetic, far below that of the model.
+TIE_TOLERANCE = 1e-6
+
+
+def score(scenario: Scenario, objective: Objective, requests: FloatArray, gpus_by_pool: FloatArray) -> FloatArray:
+    """Score of deployments that serve ``requests``/s on ``gpus_by_pool`` [n, pools]; larger is better. [n]"""
+    gpus = gpus_by_pool.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        match objective:
+            case "throughput_per_gpu":
+                found = requests * scenario.workload.osl / gpus
+            case "total_throughput":
+                found = requests * scenario.workload.osl
+            case "usd_per_mtok":
+                price = gpus_by_pool @ np.array([pool.usd_per_gpu_hour for pool in scenario.pools])
+                found = -price / 3600.0 / (requests * scenario.workload.osl) * 1e6
+            case "fewest_gpus":
+                found = -gpus
+    return np.where(np.isnan(found), -np.inf, found)
+
+
+def order(metrics: Mapping[str, FloatArray], scores: FloatArray, simplicity: FloatArray) -> IntArray:
+    """Candidates from best to worst: by score, then fewer GPUs, lower TTFT, simpler layout (fewer groups and cuts)."""
+    scale = np.maximum(np.abs(scores), 1e-30)
+    levels = np.floor(np.log1p(scale) / TIE_TOLERANCE) * np.sign(scores)
+    keys = (simplicity, np.round(metrics["ttft_s"], 9), metrics["gpus"], -levels)
+    return np.lexsort(keys).astype(np.int64)

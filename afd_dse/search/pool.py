@@ -1,0 +1,125 @@
+"""The candidates that a search has found worth keeping, with their evaluation: fronts, bests and near misses."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from afd_dse.cost.cells import PARTITIONS, Partition
+from afd_dse.cost.columns import Candidates
+from afd_dse.cost.evaluate import CONSTRAINTS, Evaluation
+from afd_dse.cost.scenario import Scenario
+from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.search.objective import Objective, order, score
+from afd_dse.search.pareto import front
+
+
+def take(evaluation: Evaluation, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Evaluation:
+    """The evaluation at ``rows``."""
+    return Evaluation(
+        {name: column[rows] for name, column in evaluation.metrics.items()},
+        evaluation.slack[rows],
+        evaluation.memory[rows],
+        evaluation.memory_budget[rows],
+        evaluation.gpus_by_pool[rows],
+        evaluation.provenance[rows],
+    )
+
+
+def concatenate(parts: list[Evaluation]) -> Evaluation:
+    """One evaluation after the other."""
+    return Evaluation(
+        {name: np.concatenate([p.metrics[name] for p in parts]) for name in parts[0].metrics},
+        np.concatenate([p.slack for p in parts]),
+        np.concatenate([p.memory for p in parts]),
+        np.concatenate([p.memory_budget for p in parts]),
+        np.concatenate([p.gpus_by_pool for p in parts]),
+        np.concatenate([p.provenance for p in parts]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Evaluated candidates."""
+
+    candidates: Candidates
+    evaluation: Evaluation
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    def take(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "Found":
+        """The rows at ``rows``."""
+        return Found(self.candidates.take(rows), take(self.evaluation, rows))
+
+    @staticmethod
+    def join(parts: list["Found"]) -> "Found":
+        """All rows of ``parts``."""
+        return Found(
+            Candidates.concatenate([part.candidates for part in parts]),
+            concatenate([part.evaluation for part in parts]),
+        )
+
+
+def simplicity(candidates: Candidates) -> FloatArray:
+    """How complicated a layout is: groups first, then the degrees of its cuts. Smaller is simpler. [n]"""
+    groups = np.array([max(p.group_of) + 1 for p in PARTITIONS])[candidates.integer("partition")]
+    cuts = sum(
+        candidates.number(f"{phase}_{name}")
+        for phase in ("prefill", "decode")
+        for name in ("tp", "cp", "pp", "moe_tp", "micro_batches", "redundant")
+    )
+    result: FloatArray = groups * 1e6 + cuts
+    return result
+
+
+def scores(scenario: Scenario, objective: Objective, found: Found) -> FloatArray:
+    """Score of every found candidate; infeasible ones score −∞."""
+    value = score(scenario, objective, found.evaluation.metrics["requests_per_s"], found.evaluation.gpus_by_pool)
+    return np.where(found.evaluation.feasible, value, -np.inf)
+
+
+def ranking(scenario: Scenario, objective: Objective, found: Found) -> IntArray:
+    """Feasible candidates from best to worst."""
+    value = scores(scenario, objective, found)
+    ranked = order(found.evaluation.metrics, value, simplicity(found.candidates))
+    result: IntArray = ranked[np.isfinite(value[ranked])]
+    return result
+
+
+def pareto_rows(found: Found) -> IntArray:
+    """Feasible rows on the front of tokens/s/GPU against tokens/s/user."""
+    feasible = np.flatnonzero(found.evaluation.feasible)
+    m = found.evaluation.metrics
+    rows = front(m["tokens_per_s_per_user"][feasible], m["tokens_per_s_per_gpu"][feasible])
+    result: IntArray = feasible[rows]
+    return result
+
+
+def near_misses(found: Found) -> IntArray:
+    """For every constraint the row that violates only it, and by the least; then the row whose worst slack is best.
+
+    What "only it" leaves out is covered by the last row, so that an infeasible search always has an answer.
+    """
+    slack = found.evaluation.slack
+    rows = []
+    for number in range(len(CONSTRAINTS)):
+        others = np.delete(slack, number, axis=1).min(axis=1)
+        only = np.flatnonzero((others >= 0) & (slack[:, number] < 0))
+        if len(only):
+            rows.append(int(only[slack[only, number].argmax()]))
+    infeasible = np.flatnonzero(~found.evaluation.feasible)
+    if len(infeasible):
+        rows.append(int(infeasible[slack[infeasible].min(axis=1).argmax()]))
+    return np.array(list(dict.fromkeys(rows)), dtype=np.int64)
+
+
+def keep(scenario: Scenario, objective: Objective, found: Found, best: int = 64) -> Found:
+    """What of a block is worth keeping: its front, its best rows and its near misses."""
+    rows = np.concatenate([ranking(scenario, objective, found)[:best], pareto_rows(found), near_misses(found)])
+    return found.take(np.unique(rows))
+
+
+def partition_of(found: Found, row: int) -> Partition:
+    """The partition of one row."""
+    return PARTITIONS[int(found.candidates.integer("partition")[row])]

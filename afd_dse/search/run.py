@@ -1,0 +1,243 @@
+"""The search of a job: every requested partition by the method that fits its size, one outcome each."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from afd_dse.cost.cells import Partition, Phase
+from afd_dse.cost.columns import Candidates
+from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.scenario import Scenario
+from afd_dse.operators.latency import IntArray
+from afd_dse.search import sampled
+from afd_dse.search.joint import search_joint
+from afd_dse.search.layouts import chunk_choices, enumerate_layouts
+from afd_dse.search.objective import Objective
+from afd_dse.search.pairs import DecodeSide, PrefillSide, combine, probes, tabulate_decode, tabulate_prefill
+from afd_dse.search.pool import Found, keep, ranking
+from afd_dse.search.space import Grid, Space
+
+Progress = Callable[[str, int], None]
+METHODS = ("auto", "exhaustive", "optuna")
+
+
+@dataclass(frozen=True, slots=True)
+class ModeOutcome:
+    """What the search found for one mode.
+
+    ``found`` holds the rows worth keeping (front, best, near misses), None when no layout exists at all; ``ranking``
+    its feasible rows, best first. ``considered`` is the size of the mode's space, ``evaluated`` how many of it were
+    computed, ``method`` how, ``note`` why.
+    """
+
+    name: str
+    partition: Partition
+    found: Found | None
+    ranking: IntArray
+    considered: int
+    evaluated: int
+    method: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOutcome:
+    """Outcomes of all modes, in the order asked for, and the totals."""
+
+    modes: list[ModeOutcome]
+    considered: int
+    evaluated: int
+    seconds: float
+    method: str
+    explanation: str
+
+
+class _Tables:
+    """Prefill and decode units by structure (one group or two), shared by the partitions that pair them."""
+
+    def __init__(self, scenario: Scenario, space: Space, progress: Progress) -> None:
+        self._scenario, self._space, self._progress = scenario, space, progress
+        self._prefill: dict[bool, PrefillSide] = {}
+        self._decode: dict[bool, DecodeSide] = {}
+
+    def prefill(self, partition: Partition) -> PrefillSide:
+        split = partition.splits(Phase.PREFILL)
+        if split not in self._prefill:
+            grid = self._space.split if split else self._space.whole
+            self._prefill[split] = tabulate_prefill(self._scenario, partition, grid)
+        return self._prefill[split]
+
+    def decode(self, partition: Partition) -> DecodeSide:
+        split = partition.splits(Phase.DECODE)
+        if split not in self._decode:
+            grid = self._space.split if split else self._space.whole
+            self._decode[split] = tabulate_decode(
+                self._scenario, partition, grid, lambda rows: self._progress("decode units", rows)
+            )
+        return self._decode[split]
+
+
+def search(
+    scenario: Scenario,
+    space: Space,
+    modes: Sequence[tuple[str, Partition]],
+    objective: Objective,
+    *,
+    method: str = "auto",
+    seed: int = 0,
+    trials: int | None = None,
+    journal: str | None = None,
+    progress: Progress = lambda mode, rows: None,
+) -> SearchOutcome:
+    """Search every mode of ``modes`` in ``space``.
+
+    ``method`` ``exhaustive`` enumerates, ``optuna`` samples ``trials`` candidates a mode (seeded; continued from
+    ``journal``), ``auto`` enumerates what ``space.exhaustive_rows`` admits. ``progress`` is told the mode and how many
+    more candidates it has evaluated.
+    """
+    start = time.perf_counter()
+    tables = _Tables(scenario, space, progress)
+    outcomes = []
+    for name, partition in modes:
+        rows = size_of(scenario, space, partition)
+        sample = method == "optuna" or (method == "auto" and rows > space.exhaustive_rows)
+        if sample:
+            outcome = _sampled(scenario, space, name, partition, objective, rows, seed, trials, journal, progress)
+        elif partition.is_joint:
+            outcome = _joint(scenario, space, name, partition, objective, progress)
+        else:
+            outcome = _paired(scenario, name, partition, objective, tables)
+        outcomes.append(outcome)
+    used = sorted({outcome.method for outcome in outcomes})
+    return SearchOutcome(
+        outcomes,
+        sum(outcome.considered for outcome in outcomes),
+        sum(outcome.evaluated for outcome in outcomes),
+        time.perf_counter() - start,
+        " + ".join(used),
+        _explanation(outcomes, space, method),
+    )
+
+
+def grid_of(space: Space, partition: Partition) -> Grid:
+    """The grid that a joint partition is searched on."""
+    return space.whole if len(partition.groups) == 1 else space.shared
+
+
+def size_of(scenario: Scenario, space: Space, partition: Partition) -> int:
+    """Rows that an exhaustive search of ``partition`` evaluates: layouts × loads; pairs are counted as their sides."""
+    total = 0
+    if partition.is_joint:
+        grid = grid_of(space, partition)
+        policies = len(grid.policies) if partition.shares_steps else 1
+        layouts = len(enumerate_layouts(scenario, partition, tuple(Phase), grid))
+        return layouts * len(grid.batch.values()) * len(chunk_choices(scenario, grid)) * policies
+    for phase in Phase:
+        grid = space.split if partition.splits(phase) else space.whole
+        layouts = len(enumerate_layouts(scenario, partition, (phase,), grid))
+        loads = chunk_choices(scenario, grid) if phase == Phase.PREFILL else grid.batch.values()
+        total += layouts * len(loads)
+    return total
+
+
+def _joint(
+    scenario: Scenario, space: Space, name: str, partition: Partition, objective: Objective, progress: Progress
+) -> ModeOutcome:
+    found, considered, evaluated = search_joint(
+        scenario, partition, grid_of(space, partition), objective, lambda rows: progress(name, rows)
+    )
+    return _outcome(scenario, objective, name, partition, found, considered, evaluated, "exhaustive", "")
+
+
+def _paired(
+    scenario: Scenario, name: str, partition: Partition, objective: Objective, tables: _Tables
+) -> ModeOutcome:
+    prefill, decode = tables.prefill(partition), tables.decode(partition)
+    if not len(prefill.candidates) or not len(decode.candidates):
+        return _outcome(scenario, objective, name, partition, None, 0, 0, "exhaustive", "")
+    found = combine(scenario, partition, prefill, decode, objective)
+    considered = pair_count(scenario, prefill, decode)
+    evaluated = len(prefill.candidates) + decode.evaluated + (len(found) if found else 0)
+    if found is None or not found.evaluation.feasible.any():
+        near = probes(scenario, partition, prefill, decode)
+        misses = keep(scenario, objective, Found(near, evaluate(scenario, near)))
+        found = Found.join([found, misses]) if found else misses
+        evaluated += len(near)
+    return _outcome(scenario, objective, name, partition, found, considered, evaluated, "exhaustive", "")
+
+
+def pair_count(scenario: Scenario, prefill: PrefillSide, decode: DecodeSide) -> int:
+    """Number of deployments that pairing stands for: prefill units × decode units × replicas of both that fit."""
+    limit = int(scenario.pool_counts.sum())
+    sizes = [
+        np.bincount(side.units.gpus_by_pool.sum(axis=1).astype(np.int64), minlength=limit + 1)[: limit + 1]
+        for side in (prefill, decode)
+    ]
+    # Units of g GPUs repeated r times take r·g: how many (unit, replicas) take exactly G GPUs.
+    exact = [np.zeros(limit + 1) for _ in sizes]
+    for counts, totals in zip(sizes, exact, strict=True):
+        for gpus in np.flatnonzero(counts):
+            if gpus:
+                totals[gpus::gpus] += counts[gpus]
+    decode_up_to = np.cumsum(exact[1])
+    return int(sum(exact[0][g] * decode_up_to[limit - g] for g in range(1, limit)))
+
+
+def _sampled(
+    scenario: Scenario,
+    space: Space,
+    name: str,
+    partition: Partition,
+    objective: Objective,
+    rows: int,
+    seed: int,
+    trials: int | None,
+    journal: str | None,
+    progress: Progress,
+) -> ModeOutcome:
+    found, evaluated = sampled.search_sampled(
+        scenario,
+        space,
+        partition,
+        objective,
+        seed=seed,
+        trials=trials,
+        journal=journal,
+        progress=lambda n: progress(name, n),
+    )
+    note = f"{rows:,} candidates exceed the limit of {space.exhaustive_rows:,}" if rows > space.exhaustive_rows else ""
+    return _outcome(scenario, objective, name, partition, found, rows, evaluated, "optuna", note)
+
+
+def _outcome(
+    scenario: Scenario,
+    objective: Objective,
+    name: str,
+    partition: Partition,
+    found: Found | None,
+    considered: int,
+    evaluated: int,
+    method: str,
+    note: str,
+) -> ModeOutcome:
+    if found is None or not len(found):
+        none = np.zeros(0, dtype=np.int64)
+        return ModeOutcome(name, partition, None, none, considered, evaluated, method, "no layout fits the cluster")
+    ranked = ranking(scenario, objective, found)
+    return ModeOutcome(name, partition, found, ranked, considered, evaluated, method, note)
+
+
+def _explanation(outcomes: list[ModeOutcome], space: Space, method: str) -> str:
+    considered = sum(outcome.considered for outcome in outcomes)
+    sampled_modes = [outcome.name for outcome in outcomes if outcome.method == "optuna"]
+    exact = len(outcomes) - len(sampled_modes)
+    text = f"space '{space.name}', {considered:.3g} deployments: {exact} of {len(outcomes)} modes exact"
+    if sampled_modes:
+        why = "as asked" if method == "optuna" else f"more than {space.exhaustive_rows:,} candidates each"
+        text += f", sampled by Optuna ({why}): {', '.join(sampled_modes)}"
+    return text
+
+
+__all__ = ["Candidates", "ModeOutcome", "SearchOutcome", "search", "size_of"]

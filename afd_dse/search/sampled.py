@@ -1,0 +1,191 @@
+"""Optuna where enumeration ends: NSGA-II over the same spaces, asked and told in batches that the evaluator takes whole."""
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import optuna
+from optuna.storages.journal import JournalFileBackend, JournalStorage
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from afd_dse.cost.cells import Partition, Phase
+from afd_dse.cost.columns import ALL_COLUMNS, POLICIES, Candidates
+from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
+from afd_dse.cost.scenario import Scenario
+from afd_dse.errors import InputError, Problem
+from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.search.joint import refine_batch
+from afd_dse.search.layouts import GroupOptions, chunk_choices, group_options
+from afd_dse.search.objective import Objective
+from afd_dse.search.pool import Found, keep
+from afd_dse.search.space import Grid, Space
+
+# NSGA-II generation: large enough that one evaluation of the whole batch costs little more than that of one candidate.
+POPULATION = 200
+DEFAULT_TRIALS = 4000
+# Near-miss violations are compared on this scale; a worse one says nothing more.
+WORST_VIOLATION = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """The independent parts of a partition: one that serves both phases, or a prefill and a decode unit."""
+
+    parts: tuple[tuple[GroupOptions, Grid], ...]
+
+
+def _sides(scenario: Scenario, space: Space, partition: Partition) -> _Sides:
+    if partition.is_joint:
+        grid = space.whole if len(partition.groups) == 1 else space.shared
+        return _Sides(((group_options(scenario, partition, tuple(Phase), grid), grid),))
+    parts = []
+    for phase in Phase:
+        grid = space.split if partition.splits(phase) else space.whole
+        parts.append((group_options(scenario, partition, (phase,), grid), grid))
+    return _Sides(tuple(parts))
+
+
+class SampledSpace:
+    """A partition's space as integer parameters with fixed ranges, and their decoding into candidates."""
+
+    def __init__(self, scenario: Scenario, space: Space, partition: Partition) -> None:
+        self._scenario, self._partition = scenario, partition
+        self._sides = _sides(scenario, space, partition)
+        load_grid = self._sides.parts[-1][1]
+        self._batch = load_grid.batch.values()
+        self._chunks = chunk_choices(scenario, self._sides.parts[0][1])
+        self._policies = load_grid.policies if partition.shares_steps else ["chunked"]
+        self.ranges: dict[str, int] = {"batch": len(self._batch), "chunk": len(self._chunks), "policy": len(self._policies)}
+        for number, (options, grid) in enumerate(self._sides.parts):
+            self.ranges[f"micro_batches_{number}"] = len(grid.micro_batches)
+            self.ranges[f"replicas_{number}"] = int(scenario.pool_counts.max())
+            for index, table in enumerate(options.tables):
+                self.ranges[f"group_{number}_{index}"] = len(table["gpus"])
+
+    @property
+    def empty(self) -> bool:
+        """Whether some group has no legal cut."""
+        return min(self.ranges.values()) == 0
+
+    def decode(self, params: list[dict[str, int]]) -> Candidates:
+        """Candidates of the parameter sets. Replicas wrap around the number that fits the cluster."""
+        value = {name: np.array([p[name] for p in params], dtype=np.int64) for name in self.ranges}
+        blocks = []
+        for number, (options, grid) in enumerate(self._sides.parts):
+            picks = np.stack([value[f"group_{number}_{index}"] for index in range(len(options.tables))])
+            micro = np.asarray(grid.micro_batches, dtype=np.int64)[value[f"micro_batches_{number}"]]
+            block = options.candidates(picks, dict.fromkeys(options.phases, micro))
+            gpus = np.sum([t["gpus"][pick] for t, pick in zip(options.tables, picks, strict=True)], axis=0)
+            replicas = value[f"replicas_{number}"] % self._fitting(gpus) + 1
+            names = [("prefill", "decode")[phase] for phase in options.phases]
+            blocks.append((names, block.replace(**{f"{name}_replicas": replicas for name in names})))
+        columns = dict(blocks[0][1].columns)
+        for names, block in blocks[1:]:
+            columns |= {key: block.columns[key] for key in ALL_COLUMNS if key.split("_")[0] in names}
+        policy = np.array([POLICIES.index(name) for name in self._policies])[value["policy"]]
+        columns |= {"batch_size": self._batch[value["batch"]], "chunk_tokens": self._chunks[value["chunk"]], "policy": policy}
+        return Candidates.of(**columns)
+
+    def _fitting(self, gpus: IntArray) -> IntArray:
+        result: IntArray = np.maximum(int(self._scenario.pool_counts.sum()) // np.maximum(gpus, 1), 1)
+        return result
+
+    @property
+    def batch_ratio(self) -> float:
+        """Ratio of neighbouring batches."""
+        return self._sides.parts[-1][1].batch.ratio
+
+
+def search_sampled(
+    scenario: Scenario,
+    space: Space,
+    partition: Partition,
+    objective: Objective,
+    *,
+    seed: int,
+    trials: int | None,
+    journal: str | None,
+    progress: Callable[[int], None],
+) -> tuple[Found | None, int]:
+    """Sample a partition with NSGA-II on tokens/s/GPU and tokens/s/user under all constraints.
+
+    Equal candidates are evaluated once. With ``journal`` (a file) an interrupted study is continued; ``trials`` counts
+    what the journal already holds. Returns what is worth keeping and the number of distinct candidates evaluated.
+    """
+    sampled = SampledSpace(scenario, space, partition)
+    if sampled.empty:
+        return None, 0
+    study, known = _study(scenario, space, partition, seed, journal)
+    memo: dict[bytes, int] = {}
+    kept: list[Found] = []
+    values: list[tuple[float, float]] = []
+    violations: list[FloatArray] = []
+
+    def evaluate_new(params: list[dict[str, int]]) -> list[int]:
+        """Evaluate what is not in the memo; returns every set's position in it."""
+        candidates = sampled.decode(params)
+        keys = [row.tobytes() for row in np.stack([candidates.number(name) for name in ALL_COLUMNS], axis=1)]
+        fresh = {key: number for number, key in enumerate(keys) if key not in memo}
+        if fresh:
+            block = candidates.take(np.array(list(fresh.values()), dtype=np.int64))
+            found = Found(block, evaluate(scenario, block))
+            kept.append(keep(scenario, objective, found))
+            m = found.evaluation.metrics
+            for offset, key in enumerate(fresh):
+                memo[key] = len(values)
+                values.append((float(m["tokens_per_s_per_gpu"][offset]), float(m["tokens_per_s_per_user"][offset])))
+                violations.append(np.clip(-found.evaluation.slack[offset], -WORST_VIOLATION, WORST_VIOLATION))
+        return [memo[key] for key in keys]
+
+    if known:
+        evaluate_new([dict(trial.params) for trial in known])
+    left = (DEFAULT_TRIALS if trials is None else trials) - len(known)
+    while left > 0:
+        asked = [study.ask() for _ in range(min(POPULATION, left))]
+        params = [_suggest(trial, sampled.ranges) for trial in asked]
+        for trial, position in zip(asked, evaluate_new(params), strict=True):
+            for name, violation in zip(CONSTRAINTS, violations[position], strict=True):
+                trial.set_constraint(name, float(violation))
+            study.tell(trial, values[position])
+        left -= len(asked)
+        progress(len(asked))
+    if not kept:
+        return None, 0
+    found = keep(scenario, objective, Found.join(kept), best=256)
+    refined = refine_batch(scenario, objective, found, sampled.batch_ratio)
+    return (Found.join([found, refined]) if len(refined) else found), len(memo) + len(refined)
+
+
+def _suggest(trial: Trial, ranges: dict[str, int]) -> dict[str, int]:
+    return {name: trial.suggest_int(name, 0, size - 1) for name, size in ranges.items()}
+
+
+def _study(
+    scenario: Scenario, space: Space, partition: Partition, seed: int, journal: str | None
+) -> tuple[optuna.Study, list[FrozenTrial]]:
+    """The study, new or continued, and the trials it already holds.
+
+    Its name holds a digest of everything that the answer depends on, so a journal is never continued for another job.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    digest = hashlib.sha256(repr((scenario, space, seed)).encode()).hexdigest()[:16]
+    storage = None
+    if journal is not None:
+        try:
+            storage = JournalStorage(JournalFileBackend(journal))
+        except OSError as error:
+            raise InputError(Problem("search.journal", journal, f"cannot be used: {error}", "give a writable file")) from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study = optuna.create_study(
+            study_name=f"{partition.text} {digest}",
+            storage=storage,
+            directions=["maximize", "maximize"],
+            load_if_exists=True,
+        )
+        known = [t for t in study.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE]
+        # A continued study draws on from where it stopped, not the same numbers again.
+        study.sampler = optuna.samplers.NSGAIISampler(population_size=POPULATION, seed=seed + len(known))
+    return study, known

@@ -1,0 +1,112 @@
+"""The declared search space: a YAML file of what may vary, read and checked."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from afd_dse.errors import InputError, Problem
+from afd_dse.operators.latency import FloatArray
+from afd_dse.resources import data_root
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class BatchGrid(BaseModel):
+    """Decode sequences per attention rank: a geometric grid, the same for every cluster size."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    first: float = Field(gt=0)
+    last: float = Field(gt=0)
+    per_octave: Positive
+
+    def values(self) -> FloatArray:
+        """The grid, ascending."""
+        octaves = np.log2(self.last / self.first)
+        steps = np.arange(int(np.floor(octaves * self.per_octave + 1e-9)) + 1)
+        result: FloatArray = self.first * 2.0 ** (steps / self.per_octave)
+        return result
+
+    @property
+    def ratio(self) -> float:
+        """Ratio of neighbouring values."""
+        return float(2.0 ** (1.0 / self.per_octave))
+
+
+class Grid(BaseModel):
+    """What may vary for one structure of a unit; every field lists the values to try.
+
+    ``gpus`` sizes of groups that hold attention, ``ffn_gpus`` sizes of groups that hold only FFN.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gpus: list[Positive]
+    ffn_gpus: list[Positive]
+    tp: list[Positive]
+    cp: list[Positive] = [1]
+    pp: list[Positive] = [1]
+    moe_tp: list[Positive]
+    redundant: list[Count] = [0]
+    micro_batches: list[Positive]
+    batch: BatchGrid
+    chunk_tokens: list[Positive]
+    policies: list[Literal["chunked", "prioritized"]] = ["chunked", "prioritized"]
+
+    @model_validator(mode="after")
+    def _lists_hold_something(self) -> "Grid":
+        for name in ("gpus", "ffn_gpus", "tp", "cp", "pp", "moe_tp", "redundant", "micro_batches", "chunk_tokens", "policies"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} must list at least one value")
+        return self
+
+
+class Space(BaseModel):
+    """A search space. ``whole`` holds for units of one group, ``split`` for units whose attention and FFN are in
+    different groups, ``shared`` for several groups of which some serve both phases.
+
+    ``exhaustive_rows`` is the largest number of candidates of one mode that is enumerated; beyond it Optuna searches.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    whole: Grid
+    split: Grid
+    shared: Grid
+    exhaustive_rows: Positive
+
+
+def load_space(reference: str | Path) -> Space:
+    """Read a space: a path, or the name of one that ships with the package (``default``, ``quick``, ``wide``).
+
+    Raises :class:`InputError` naming the file and the field.
+    """
+    path = Path(reference)
+    candidates = [path, data_root() / path, data_root() / "search_spaces" / f"{path.name}.yaml"]
+    found = next((p for p in candidates if p.is_file()), None)
+    if found is None:
+        names = sorted(p.stem for p in (data_root() / "search_spaces").glob("*.yaml") if p.stem != "modes")
+        raise InputError(
+            Problem("search.space", str(reference), "no such search space", f"give a path or one of {', '.join(names)}")
+        )
+    try:
+        return Space.model_validate(yaml.safe_load(found.read_text(encoding="utf-8")))
+    except yaml.YAMLError as error:
+        raise InputError(Problem("search.space", str(reference), f"not readable as YAML: {error}", "mend the file")) from error
+    except ValidationError as error:
+        raise InputError(
+            [
+                Problem(
+                    "search.space." + ".".join(str(part) for part in item["loc"]),
+                    item.get("input"),
+                    item["msg"],
+                    "see search_spaces/default.yaml",
+                )
+                for item in error.errors()
+            ]
+        ) from error

@@ -1,0 +1,298 @@
+"""The job file as one validated object: model, cluster, workload, SLO and search."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from afd_dse.errors import InputError
+from afd_dse.resources import search_spaces_root
+from afd_dse.spec.base import Spec, absolute, complain_about, complaint
+from afd_dse.spec.cluster import AcceleratorOverride, Cluster, Pool
+from afd_dse.spec.modes import ALL, ALL_PARTITIONS, resolve_mode, resolve_modes
+from afd_dse.spec.suggest import choose
+from afd_dse.spec.workload import Arrival, TokenDistribution, TokenTrace, Workload
+
+__all__ = [
+    "AcceleratorOverride",
+    "Arrival",
+    "Cluster",
+    "Demand",
+    "Job",
+    "Pool",
+    "Quantization",
+    "Search",
+    "Slo",
+    "Speculative",
+    "TokenDistribution",
+    "TokenTrace",
+    "Workload",
+    "job_warnings",
+]
+
+GemmDtype = Literal["bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo"]
+MoeDtype = Literal["bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8"]
+AttentionDtype = Literal["bfloat16", "fp8"]
+Framework = Literal["trtllm", "sglang", "vllm"]
+Objective = Literal["throughput_per_gpu", "total_throughput", "usd_per_mtok", "fewest_gpus"]
+Method = Literal["auto", "exhaustive", "optuna"]
+
+DEFAULT_SPACE = "default"
+_NOT_SPACES = ("modes.yaml",)
+
+
+class Quantization(Spec):
+    """Data types by role; what is absent is read from the model's own configuration."""
+
+    gemm: GemmDtype | None = Field(None, examples=["fp8_block"])
+    """Projections and dense FFN."""
+    moe: MoeDtype | None = Field(None, examples=["fp8_block"])
+    """Routed experts."""
+    attention: AttentionDtype | None = Field(None, examples=["bfloat16"])
+    """What the attention kernels compute in."""
+    kv_cache: AttentionDtype | None = Field(None, examples=["fp8"])
+    """What the KV cache stores."""
+
+
+class Speculative(Spec):
+    """Draft tokens by the model's own next-token modules (MTP)."""
+
+    draft_tokens: int = Field(0, ge=0, le=16, examples=[1])
+    """Tokens drafted in one decode step; 0: none."""
+    accepted_tokens_per_step: float = Field(1.0, ge=1, examples=[1.8])
+    """Mean tokens that one step yields, the certain one included: between 1 and 1 + `draft_tokens`."""
+
+    @model_validator(mode="after")
+    def _no_more_than_drafted(self) -> Self:
+        if self.accepted_tokens_per_step > 1 + self.draft_tokens:
+            message = f"more than 1 + draft_tokens = {1 + self.draft_tokens}"
+            remedy = "raise draft_tokens, or accept fewer"
+            value = self.accepted_tokens_per_step
+            raise complaint(message, remedy, field="accepted_tokens_per_step", value=value)
+        return self
+
+
+class Slo(Spec):
+    """Limits that a deployment must keep; an absent or null one is no limit."""
+
+    ttft_ms: float | None = Field(None, gt=0, examples=[2000])
+    """Time to the first token, queueing included, ms."""
+    tpot_ms: float | None = Field(None, gt=0, examples=[30])
+    """Mean time between output tokens of a request, ms."""
+    request_latency_ms: float | None = Field(None, gt=0, examples=[30000])
+    """Time of the whole request, ms."""
+    percentile: float = Field(50.0, ge=50, le=99.9, examples=[90])
+    """Percentile of the requests at which TTFT is judged, 50 to 99.9."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is limited."""
+        return self.ttft_ms is None and self.tpot_ms is None and self.request_latency_ms is None
+
+
+class Demand(Spec):
+    """A load in requests."""
+
+    requests_per_s: float = Field(gt=0, examples=[20.0])
+    """Requests per second that the deployment must sustain."""
+
+
+def _canonical_mode(text: str) -> str:
+    try:
+        return resolve_mode(text)[0]
+    except InputError as error:
+        raise complain_about(error) from None
+
+
+def _modes_form(value: object) -> str:
+    return "<all>" if isinstance(value, str) else "<list>"
+
+
+def _one_mode_as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) and value not in (ALL, ALL_PARTITIONS) else value
+
+
+ModeName = Annotated[str, AfterValidator(_canonical_mode)]
+
+
+class Search(Spec):
+    """What is searched, by what objective, and how."""
+
+    modes: Annotated[
+        Annotated[Literal["all", "all_partitions"], Tag("<all>")]
+        | Annotated[tuple[ModeName, ...], Field(strict=False, min_length=1), Tag("<list>")],
+        Discriminator(_modes_form),
+        BeforeValidator(_one_mode_as_list),
+    ] = Field("all", examples=["all", ["colocated", "pd", "PA PF | DA | DF"]])
+    """Deployment modes: `all` with a name, `all_partitions` (15), or a list of names and partitions of the cells
+    PA PF DA DF (P prefill, D decode, A attention, F FFN)."""
+    objective: Objective = "throughput_per_gpu"
+    """`throughput_per_gpu` and `total_throughput`: output tokens per second; `usd_per_mtok`: price of a million output
+    tokens; `fewest_gpus`: GPUs that serve `demand.requests_per_s`."""
+    space: str = Field(DEFAULT_SPACE, min_length=1, examples=[DEFAULT_SPACE])
+    """Search space: a file relative to the job file, or one that ships with the package (`default`, `quick`, …), also
+    by its path `search_spaces/default.yaml`."""
+    method: Method = "auto"
+    """`exhaustive` enumerates the space, `optuna` samples it, `auto` decides and says why."""
+    seed: int = Field(0, ge=0, lt=2**32)
+    """Seed of a sampled search; the same seed finds the same answer."""
+    trials: int | None = Field(None, ge=1, le=100_000_000, examples=[20000])
+    """Layouts that a sampled search may evaluate; absent: the method's own default."""
+    journal: str | None = Field(None, min_length=1, examples=["study.journal"])
+    """File, relative to the job file, that a sampled search is continued from and written to."""
+
+    @field_validator("modes")
+    @classmethod
+    def _distinct(cls, modes: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        return modes if isinstance(modes, str) else tuple(dict.fromkeys(modes))
+
+    @field_validator("space")
+    @classmethod
+    def _existing_space(cls, text: str, info: ValidationInfo) -> str:
+        shipped = {path.stem: path for path in sorted(search_spaces_root().glob("*.yaml"))}
+        spaces = {name: path for name, path in shipped.items() if path.name not in _NOT_SPACES}
+        own = absolute(text, info)
+        if own.is_file() and own not in (path.resolve() for path in spaces.values()):
+            return str(own)
+        for name, path in spaces.items():
+            if text in (name, path.name, f"search_spaces/{path.name}") or own == path.resolve():
+                return name
+        remedy = f"{choose(text, spaces)}, or the path of a file" if spaces else "give the path of a file"
+        raise complaint("no such search space", remedy)
+
+    @field_validator("journal")
+    @classmethod
+    def _writable_journal(cls, text: str | None, info: ValidationInfo) -> str | None:
+        if text is None:
+            return None
+        path = absolute(text, info)
+        if path.is_dir() or not path.parent.is_dir():
+            message = "this is a folder" if path.is_dir() else f"the folder {path.parent} does not exist"
+            raise complaint(message, "give the path of a file in an existing folder")
+        return str(path)
+
+    @property
+    def partitions(self) -> list[tuple[str, str]]:
+        """The modes as (name, canonical partition)."""
+        return resolve_modes(self.modes)
+
+    @property
+    def space_path(self) -> Path:
+        """Absolute path of the search space."""
+        return (
+            Path(self.space)
+            if Path(self.space).is_absolute()
+            else search_spaces_root() / f"{self.space}.yaml"
+        )
+
+
+def _model_form(value: object) -> str:
+    return "<inline>" if isinstance(value, dict) else "<name>"
+
+
+def _model_reference(text: str, info: ValidationInfo) -> str:
+    if not text.strip():
+        raise complaint("the model is empty", "give a catalogue name, or a path to a config.json")
+    path = absolute(text, info)
+    is_path = text.startswith((".", "/", "~")) or text.endswith(".json")
+    is_config = (path / "config.json").is_file() or (path.is_file() and path.suffix == ".json")
+    if is_config and (is_path or not _is_catalogued(text)):
+        return str(path)
+    if is_path:
+        message = "the folder holds no config.json" if path.is_dir() else "no such file"
+        raise complaint(message, "give the path of a config.json or of its folder, relative to the job file")
+    return text.strip()
+
+
+def _is_catalogued(text: str) -> bool:
+    # NOTE: the catalogue of models belongs to the next room; asked only when a folder has the name of a model.
+    from afd_dse.architecture.catalogue import resolve_name
+
+    try:
+        resolve_name(text)
+    except InputError:
+        return False
+    return True
+
+
+def _filled(value: dict[str, Any]) -> dict[str, Any]:
+    if not value:
+        raise complaint("the model is empty", "give the content of its config.json")
+    return value
+
+
+class Job(Spec):
+    """Everything that a search needs to know: `afd-dse optimize JOB`."""
+
+    model: Annotated[
+        Annotated[str, AfterValidator(_model_reference), Tag("<name>")]
+        | Annotated[dict[str, Any], AfterValidator(_filled), Tag("<inline>")],
+        Discriminator(_model_form),
+    ] = Field(examples=["deepseek-ai/DeepSeek-V3"])
+    """Catalogue name, path to a Hugging Face config.json (or its folder) relative to the job file, or its content as a
+    mapping."""
+    quantization: Quantization = Quantization()
+    """Data types that differ from the checkpoint's."""
+    speculative: Speculative = Speculative()
+    """Speculative decoding."""
+    framework: Framework = "trtllm"
+    """Serving framework whose measured kernels are used."""
+    cluster: Cluster = Field(
+        examples=[{"pools": [{"name": "main", "accelerator": "b200_sxm", "count": 128}]}]
+    )
+    """The accelerators at hand."""
+    workload: Workload = Field(examples=[{"input_tokens": 4096, "output_tokens": 1024}])
+    """What the users ask for."""
+    slo: Slo = Slo()
+    """Limits that a deployment must keep; absent: none."""
+    demand: Demand | None = None
+    """The load that must be served; needed by the objective `fewest_gpus`."""
+    search: Search = Search()
+    """What is searched, and how."""
+    notes: tuple[str, ...] = Field((), strict=False)
+    """Remarks that go with the job, such as what a foreign format said that a job cannot."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_section_is_absent(cls, data: Any) -> Any:
+        optional = ("quantization", "speculative", "slo", "demand", "search")
+        if isinstance(data, dict):
+            return {key: value for key, value in data.items() if not (value is None and key in optional)}
+        return data
+
+    @model_validator(mode="after")
+    def _objective_has_demand(self) -> Self:
+        if self.search.objective == "fewest_gpus" and self.demand is None:
+            remedy = "add demand: {requests_per_s: ...}, or choose another objective"
+            message = "needs demand.requests_per_s"
+            raise complaint(message, remedy, field="search.objective", value=self.search.objective)
+        return self
+
+
+def job_warnings(job: Job) -> list[str]:
+    """What is legal in ``job`` but may not be meant; one sentence each."""
+    found = list(job.notes)
+    if job.slo.is_open:
+        found.append("slo: no limit is set, so the answer may make users wait as long as it pleases")
+    for index, pool in enumerate(job.cluster.pools):
+        accelerator, where = pool.resolved, f"cluster.pools[{index}]"
+        if accelerator.tables is None:
+            found.append(
+                f"{where}.accelerator: {accelerator.name} has no measured tables; its latencies rest on its speed of "
+                f"light and the efficiencies of {accelerator.efficiency_from}"
+            )
+        if pool.count > accelerator.node_gpus and pool.count % accelerator.node_gpus:
+            found.append(
+                f"{where}.count: {pool.count} is not a multiple of the {accelerator.node_gpus} GPUs of a node of "
+                f"{accelerator.name}"
+            )
+    return found

@@ -1,0 +1,168 @@
+"""The requests of a job: their lengths, what of them is cached already, and how they arrive."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
+
+from afd_dse.errors import InputError
+from afd_dse.spec.base import Spec, absolute, complain_about, complaint
+from afd_dse.spec.trace import Statistics, Trace, read_trace
+
+ExpertDistribution = Literal["balanced", "power_law_1.01", "power_law_1.2"]
+
+
+def _trace_file(text: str, info: ValidationInfo) -> str:
+    path = absolute(text, info)
+    try:
+        read_trace(path)
+    except InputError as error:
+        raise complain_about(error) from None
+    return str(path)
+
+
+TraceFile = Annotated[str, Field(min_length=1, examples=["requests.csv"]), AfterValidator(_trace_file)]
+
+
+class TokenDistribution(Spec):
+    """Token lengths that vary: mean and coefficient of variation."""
+
+    mean: float = Field(ge=1, examples=[4096])
+    """Mean tokens of a request."""
+    cv: float = Field(0.0, ge=0, examples=[0.5])
+    """Coefficient of variation: standard deviation / mean."""
+
+
+class TokenTrace(Spec):
+    """Token lengths read from a trace."""
+
+    trace: TraceFile
+    """CSV or JSON-lines file with `input_tokens` and `output_tokens` (or the columns of the Azure and Mooncake
+    traces), relative to the job file."""
+
+
+def _length_form(value: object) -> str:
+    if isinstance(value, TokenTrace) or (isinstance(value, dict) and "trace" in value):
+        return "<trace>"
+    return "<distribution>" if isinstance(value, dict | TokenDistribution) else "<number>"
+
+
+TokenLengths = Annotated[
+    Annotated[float, Field(ge=1), Tag("<number>")]
+    | Annotated[TokenDistribution, Tag("<distribution>")]
+    | Annotated[TokenTrace, Tag("<trace>")],
+    Discriminator(_length_form),
+]
+
+
+class Arrival(Spec):
+    """The process by which requests arrive."""
+
+    kind: Literal["poisson", "closed_loop", "trace"] = Field("poisson", examples=["poisson"])
+    """`poisson`: independent users; `closed_loop`: each request that ends starts the next, as benchmarks do;
+    `trace`: at the times of `file`."""
+    concurrency: float | None = Field(None, ge=1, examples=[128])
+    """Requests in flight in a closed loop; absent: the search chooses."""
+    file: TraceFile | None = None
+    """Trace with a `timestamp` column, relative to the job file."""
+
+    @model_validator(mode="after")
+    def _fields_fit_kind(self) -> Self:
+        if self.concurrency is not None and self.kind != "closed_loop":
+            remedy = "write kind: closed_loop, or leave it out"
+            raise complaint(
+                f"has no meaning with kind: {self.kind}", remedy, field="concurrency", value=self.concurrency
+            )
+        if self.kind == "trace":
+            if self.file is None:
+                raise complaint(
+                    "this is needed with kind: trace", "add file: requests.csv", field="file", value=None
+                )
+            if read_trace(Path(self.file)).interarrival_s is None:
+                remedy = "add a column timestamp (ms), timestamp_s (s), or dates and times"
+                raise complaint("the trace has no arrival times", remedy, field="file", value=self.file)
+        elif self.file is not None:
+            remedy = "write kind: trace, or leave it out"
+            raise complaint(f"has no meaning with kind: {self.kind}", remedy, field="file", value=self.file)
+        return self
+
+
+class Workload(Spec):
+    """Requests: their lengths, what of them is cached, how they arrive."""
+
+    input_tokens: TokenLengths = Field(examples=[4096])
+    """New prompt tokens of a request: a number, {mean:, cv:}, or {trace: file}."""
+    output_tokens: TokenLengths = Field(examples=[1024])
+    """Generated tokens of a request: a number, {mean:, cv:}, or {trace: file}."""
+    prefix_tokens: float = Field(0.0, ge=0, examples=[0])
+    """Prompt tokens whose KV cache exists already when the request arrives: read, not computed."""
+    prefix_sharing: Literal["private", "shared"] = "private"
+    """Whether every request holds its own copy of the prefix, or the requests of an attention rank share one."""
+    arrival: Arrival = Arrival()
+    """How requests arrive."""
+    expert_distribution: ExpertDistribution = "balanced"
+    """How tokens fall on experts, as the measured tables name it."""
+
+    @model_validator(mode="after")
+    def _traces_have_columns(self) -> Self:
+        for name in ("input_tokens", "output_tokens"):
+            lengths = getattr(self, name)
+            if isinstance(lengths, TokenTrace) and getattr(read_trace(Path(lengths.trace)), name) is None:
+                message, remedy = f"the trace has no column {name}", f"add it, or give {name} as a number"
+                raise complaint(message, remedy, field=f"{name}.trace", value=lengths.trace)
+        return self
+
+    def _lengths(self, name: Literal["input_tokens", "output_tokens"]) -> Statistics:
+        lengths: float | TokenDistribution | TokenTrace = getattr(self, name)
+        if isinstance(lengths, TokenTrace):
+            found: Statistics | None = getattr(
+                read_trace(Path(lengths.trace), f"workload.{name}.trace"), name
+            )
+            assert found is not None
+            return found
+        if isinstance(lengths, TokenDistribution):
+            return Statistics(lengths.mean, lengths.cv)
+        return Statistics(float(lengths), 0.0)
+
+    @property
+    def isl(self) -> float:
+        """Mean new prompt tokens."""
+        return self._lengths("input_tokens").mean
+
+    @property
+    def isl_cv(self) -> float:
+        """Coefficient of variation of the new prompt tokens."""
+        return self._lengths("input_tokens").cv
+
+    @property
+    def osl(self) -> float:
+        """Mean generated tokens."""
+        return self._lengths("output_tokens").mean
+
+    @property
+    def osl_cv(self) -> float:
+        """Coefficient of variation of the generated tokens."""
+        return self._lengths("output_tokens").cv
+
+    @property
+    def prefix(self) -> float:
+        """Prompt tokens that are cached already."""
+        return float(self.prefix_tokens)
+
+    @property
+    def arrival_trace(self) -> Trace | None:
+        """The trace that requests arrive by, None for other arrivals."""
+        if self.arrival.file is None:
+            return None
+        return read_trace(Path(self.arrival.file), "workload.arrival.file")
+
+    @property
+    def arrival_cv2(self) -> float:
+        """Squared coefficient of variation of inter-arrival times.
+
+        1 for Poisson, the trace's own, 0 in a closed loop, where a request comes when another one ends.
+        """
+        if self.arrival.kind == "closed_loop":
+            return 0.0
+        trace = self.arrival_trace
+        return 1.0 if trace is None or trace.interarrival_s is None else trace.interarrival_s.cv**2
