@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from afd_dse.operators import dsa, linear_attention, mla
-from afd_dse.operators.attention import Rates, attention_table
+from afd_dse.operators.attention import HEADS, KV_HEADS, AttentionTable, Rates, attention_table, blend_keys
 from afd_dse.operators.block import BlockDtypes
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.operators.surfaces import Blend, Surfaces
@@ -54,6 +54,24 @@ def leave_out(surfaces: Surfaces, axis: str) -> FloatArray:
     return np.concatenate(errors) if errors else np.zeros(0)
 
 
+def leave_key_out(table: AttentionTable, split: int) -> FloatArray:
+    """Relative errors of whole keys (head counts) taken out, over every tenth point of 256 tokens and more."""
+    surfaces, errors = table.surfaces, []
+    for key in surfaces.keys_present:
+        rows = np.flatnonzero((surfaces.key == key) & (surfaces.v >= 256))[::10]
+        if not len(rows):
+            continue
+        wanted = np.repeat(table.keys[[key]].astype(np.float64), len(rows), axis=0)
+        others = surfaces.keys_present[surfaces.keys_present != key]
+        blend, own_window = blend_keys(table, wanted, True, split, others)
+        capped = np.minimum(surfaces.v[rows], np.where(wanted[:, 1] > 0.0, wanted[:, 1], np.inf))
+        estimate = surfaces(blend, surfaces.u[rows], np.where(own_window, surfaces.v[rows], capped))
+        light = surfaces.light(surfaces.key[rows], surfaces.u[rows], surfaces.v[rows])
+        seconds = np.maximum(light / estimate.efficiency, estimate.floor)
+        errors.append(np.abs(seconds / surfaces.measured[rows] - 1.0))
+    return np.concatenate(errors)
+
+
 def families(accelerator: str, framework: str) -> Iterator[tuple[str, Surfaces]]:
     """Every attention table of an accelerator and framework, with the commonest types."""
     rates = Rates.of(load_accelerator(accelerator))
@@ -82,31 +100,33 @@ def families(accelerator: str, framework: str) -> Iterator[tuple[str, Surfaces]]
             yield f"gdn {phase}", delta.surfaces
 
 
+def _errors(accelerator: str, framework: str) -> Iterator[pd.DataFrame]:
+    for op, surfaces in families(accelerator, framework):
+        for axis, name in (("v", "length"), ("u", "batch")):
+            errors = leave_out(surfaces, axis)
+            yield pd.DataFrame({"op": op, "framework": framework, "axis": name, "error": errors * 100})
+    for op, split in (("generation_attention", KV_HEADS), ("context_attention", HEADS)):
+        table = attention_table(Rates.of(load_accelerator(accelerator)), framework, op, "bfloat16", "fp8")
+        if table is not None:
+            errors = leave_key_out(table, split)
+            yield pd.DataFrame(
+                {"op": f"{op} (key)", "framework": framework, "axis": "heads", "error": errors * 100}
+            )
+
+
 def main() -> None:
     """Print the errors by operator and framework as a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--accelerators", nargs="+", default=list(ACCELERATORS))
     chosen = parser.parse_args().accelerators
-    rows = []
-    for accelerator in chosen:
-        for framework in FRAMEWORKS:
-            for op, surfaces in families(accelerator, framework):
-                for axis in ("v", "u"):
-                    errors = leave_out(surfaces, axis)
-                    name = {"u": "batch", "v": "length"}[axis]
-                    rows.append(
-                        pd.DataFrame({"op": op, "framework": framework, "axis": name, "error": errors * 100})
-                    )
-    found = pd.concat(rows)
-    print("| operator | framework | left out along | points | median % | 90th % |")
+    found = pd.concat(
+        [frame for name in chosen for framework in FRAMEWORKS for frame in _errors(name, framework)]
+    )
+    print("| operator | framework | left out | points | median % | 90th % |")
     print("|---|---|---|---|---|---|")
     for by in (["op", "framework", "axis"], ["op"]):
         for names, group in found.groupby(by):
-            labels = (
-                [str(name) for name in names] + [""] * (3 - len(by))
-                if len(by) > 1
-                else [str(names[0]), "all", "both"]
-            )
+            labels = [str(name) for name in names] if len(by) > 1 else [str(names[0]), "all", "all"]
             median, high = group["error"].quantile([0.5, 0.9])
             print(f"| {' | '.join(labels)} | {len(group)} | {median:.2f} | {high:.1f} |")
 

@@ -59,7 +59,8 @@ def predict_gemm(rows: pd.DataFrame, held: Mask, rates: Accelerator, dtype: str,
     efficiency, _ = table(m, n, k)
     work = gemm_work(dtype, *table.raised(m, n, k))
     predicted = seconds(rates, dtype, work.flop, work.bytes) / efficiency
-    return np.abs(predicted / test["seconds"].to_numpy() - 1.0)
+    error: FloatArray = np.abs(predicted / test["seconds"].to_numpy(np.float64) - 1.0)
+    return error
 
 
 def gemm_rows(accelerator: str, framework: str) -> Iterator[Row]:
@@ -176,11 +177,11 @@ def predict_collective(rows: pd.DataFrame, held: Mask, rates: Accelerator, opera
     table = collectives.CollectiveTable(rows[~held], rates, operation, own=True)
     best = rows[held].groupby(["num_gpus", "message_size"], as_index=False)["latency_ms"].min()
     errors = []
-    for gpus, part in best.groupby("num_gpus"):
+    for _, part in best.groupby("num_gpus"):
         size = part["message_size"].to_numpy(np.float64) * collectives.ELEMENT_BYTES
         count = float(part["num_gpus"].iloc[0])
         efficiency, _, _ = table(count, size)
-        predicted = collectives.collective_light(rates, operation, size, gpus) / efficiency
+        predicted = collectives.collective_light(rates, operation, size, count) / efficiency
         errors.append(np.abs(predicted / (part["latency_ms"].to_numpy() * 1e-3) - 1.0))
     return np.concatenate(errors)
 
@@ -271,7 +272,7 @@ def markdown(table: pd.DataFrame) -> str:
 def main(
     quick: Annotated[bool, typer.Option(help="Only " + " and ".join(QUICK_ACCELERATORS))] = False,
     family: Annotated[list[str] | None, typer.Option(help="Families: " + ", ".join(FAMILIES))] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the table here, as Markdown")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the medians over places here, as Markdown")] = None,
 ) -> None:
     """Print the errors of every family on held-out points."""
     places = sorted({(table.accelerator, table.framework) for table in tables()})
@@ -283,14 +284,18 @@ def main(
         for row in FAMILIES[name](*place)
     ]
     table = table_of(found)
-    summary = table.groupby(["family", "held out"], as_index=False, sort=False)[
-        ["median %", "mean %", "p90 %"]
-    ].median()
+    figures = ["points", "median %", "mean %", "p90 %"]
+    summary, by_type = (
+        table.groupby(keys, as_index=False, sort=False)[figures].agg(
+            {"points": "sum", "median %": "median", "mean %": "median", "p90 %": "median"}
+        )
+        for keys in (["family", "held out"], ["family", "held out", "framework", "dtype or kernel"])
+    )
     print(markdown(table))
     print("\nMedian over places and types\n")
     print(markdown(summary))
     if out is not None:
-        out.write_text(markdown(summary) + "\n\n" + markdown(table) + "\n", encoding="utf-8")
+        out.write_text(markdown(summary) + "\n\n" + markdown(by_type) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -78,18 +78,36 @@ class Candidates:
         return Candidates({n: np.concatenate([b.columns[n] for b in blocks]) for n in ALL_COLUMNS})
 
 
+# Odd multipliers of a multiply-xor hash; any odd 64-bit constants do.
+_MULTIPLIERS = np.random.default_rng(20261129).integers(1, 2**63, size=32, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+
+
+def row_codes(table: FloatArray) -> npt.NDArray[np.uint64]:
+    """A 64-bit code per row of ``table`` [n, k]; equal rows have equal codes, different ones almost surely not."""
+    bits = np.ascontiguousarray(table + 0.0).view(np.uint64)
+    codes = np.zeros(len(table), dtype=np.uint64)
+    for column in range(table.shape[1]):
+        codes = (codes ^ bits[:, column]) * _MULTIPLIERS[column]
+        codes ^= codes >> np.uint64(29)
+    return codes
+
+
 def distinct(columns: Mapping[str, Column]) -> tuple[dict[str, FloatArray], IntArray]:
     """The distinct rows of some columns, and for every row the index of its distinct one.
 
     Station times depend on few columns: looking up the distinct rows only is what makes large blocks cheap.
     """
     names = list(columns)
-    codes = np.zeros(len(next(iter(columns.values()))), dtype=np.int64)
-    for name in names:
-        values, inverse = np.unique(columns[name], return_inverse=True)
-        codes, size = codes * len(values) + inverse.reshape(-1), len(values)
-        if size and codes.size and codes.max() > 2**40:
-            codes = np.unique(codes, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    rows = {name: np.asarray(columns[name], dtype=np.float64)[first] for name in names}
-    return rows, inverse.reshape(-1).astype(np.int64)
+    table = np.stack([np.asarray(columns[name], dtype=np.float64) for name in names], axis=1)
+    first, inverse = distinct_rows(table)
+    return {name: table[first, number] for number, name in enumerate(names)}, inverse
+
+
+def distinct_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
+    """Indices of the first of every distinct row of ``table`` [n, k], and for every row the number of its distinct one."""
+    _, first, inverse = np.unique(row_codes(table), return_index=True, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    if not np.array_equal(table[first[inverse]], table):  # two different rows with one code
+        _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        inverse = inverse.reshape(-1)
+    return first.astype(np.int64), inverse.astype(np.int64)

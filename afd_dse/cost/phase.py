@@ -1,12 +1,12 @@
 """One step of one unit: the stations of attention, links and FFN, and the time a step takes on them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from afd_dse.architecture.model import MoeFfn
 from afd_dse.cost.cells import Phase
-from afd_dse.cost.columns import PHASES, Candidates, distinct
+from afd_dse.cost.columns import PHASES, Candidates
+from afd_dse.cost.links import ExchangeShape, TransferShape, exchange, pack, transfer
 from afd_dse.cost.pipeline import busy_time, step_time
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.stations import (
@@ -18,14 +18,7 @@ from afd_dse.cost.stations import (
     ffn_station,
     head_seconds,
 )
-from afd_dse.network.traffic import Routing, attention_ffn_seconds, exchange_seconds
 from afd_dse.operators.latency import FloatArray, IntArray
-
-# Dispatch sends 8-bit activations with one float32 scale per 128 elements, combine returns bfloat16 (DeepEP).
-DISPATCH_BYTES_8BIT = 1.0 + 4.0 / 128.0
-COMBINE_BYTES = 2.0
-LOW_PRECISION_EXPERTS = ("fp8", "fp8_block", "nvfp4", "w4a8_mxfp4_mxfp8")
-
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
@@ -89,8 +82,8 @@ class Stations:
     split: bool
     attention: StationTime
     ffn: StationTime
-    to_ffn: FloatArray
-    to_attention: FloatArray
+    to_ffn: StationTime
+    to_attention: StationTime
     head_s: FloatArray
     overhead_s: FloatArray
     hop_s: FloatArray
@@ -159,9 +152,9 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
             moe_reduce=np.where(alone, gpus, 1),
         ),
     )
-    to_ffn, to_attention = _links(scenario, cut, split, holders, tokens)
+    to_ffn, to_attention = _links(scenario, cut, phase, split, holders, tokens)
     if split:
-        attention = replace(attention, seconds=attention.seconds + _packing(scenario, cut, tokens))
+        attention = attention.plus(pack(scenario, _transfer_shape(cut, tokens)))
     sequences = load.decode_sequences * tokens_per_sequence / cut.pp + load.prefill_sequences
     head = head_seconds(scenario, pool=cut.attention_pool, tp=cut.tp, sequences=sequences)
     profile = scenario.framework
@@ -172,70 +165,27 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
     return Stations(split, attention, ffn, to_ffn, to_attention, head, overhead, hop, cut)
 
 
-def _routings(scenario: Scenario) -> list[Routing]:
-    """Routing of every kind of layer."""
-    return [
-        Routing(kind.ffn.experts, kind.ffn.topk) if isinstance(kind.ffn, MoeFfn) else Routing(1, 1)
-        for kind in scenario.model.kinds
-    ]
-
-
 def _links(
-    scenario: Scenario, cut: Cut, split: bool, holders: IntArray, tokens: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Seconds [n, kinds] of the way to the FFN and of the way back; zero where tokens need not move."""
-    dispatch = DISPATCH_BYTES_8BIT if scenario.quantization.moe in LOW_PRECISION_EXPERTS else ACTIVATION_BYTES
-    hidden = float(scenario.model.hidden)
-    there, back = [], []
-    for routing in _routings(scenario):
-        ways = []
-        for element_bytes in (dispatch, COMBINE_BYTES):
-            if split:
-                ways.append(
-                    attention_ffn_seconds(
-                        scenario.tiers,
-                        attention_pool=cut.attention_pool,
-                        ffn_pool=cut.ffn_pool,
-                        attention_gpus=cut.attention_gpus,
-                        ranks=cut.ep,
-                        moe_tp=cut.moe_tp,
-                        tokens=tokens,
-                        bytes_per_token=hidden * element_bytes,
-                        routing=routing,
-                    )
-                )
-            else:
-                moving = (holders > 1) & (routing.experts > 1)
-                seconds = exchange_seconds(
-                    scenario.tiers,
-                    pool=cut.ffn_pool,
-                    ranks=cut.ep,
-                    moe_tp=cut.moe_tp,
-                    tokens_per_gpu=tokens / cut.ffn_gpus,
-                    bytes_per_token=hidden * element_bytes,
-                    routing=routing,
-                )
-                ways.append(np.where(moving, seconds, 0.0))
-        there.append(ways[0])
-        back.append(ways[1])
-    return np.stack(there, axis=1), np.stack(back, axis=1)
+    scenario: Scenario, cut: Cut, phase: Phase, split: bool, holders: IntArray, tokens: FloatArray
+) -> tuple[StationTime, StationTime]:
+    """The way to the FFN and the way back; zero where tokens need not move."""
+    if split:
+        return transfer(scenario, _transfer_shape(cut, tokens))
+    return exchange(
+        scenario,
+        ExchangeShape(
+            pool=cut.ffn_pool,
+            ep=cut.ep,
+            moe_tp=cut.moe_tp,
+            tokens_per_gpu=tokens / cut.ffn_gpus,
+            low_latency=np.full(len(tokens), float(phase == Phase.DECODE)),
+            moving=(holders > 1).astype(np.float64),
+        ),
+    )
 
 
-def _packing(scenario: Scenario, cut: Cut, tokens: FloatArray) -> FloatArray:
-    """Attention GPUs' own work for the transfer, seconds [n, kinds]: quantise and scatter copies, sum what comes back."""
-    hidden = float(scenario.model.hidden)
-    per_gpu = tokens / cut.attention_gpus
-    seconds = []
-    for routing in _routings(scenario):
-        copies = routing.copies(cut.ep) * cut.moe_tp
-        moved = per_gpu * hidden * (2.0 * ACTIVATION_BYTES + copies * (DISPATCH_BYTES_8BIT + COMBINE_BYTES))
-        rows, inverse = distinct({"pool": cut.attention_pool, "moved": moved})
-        found = np.zeros(len(rows["pool"]))
-        for pool in np.unique(rows["pool"]).astype(int):
-            at = rows["pool"] == pool
-            found[at] = 2.0 * scenario.databases[pool].elementwise(bytes_moved=rows["moved"][at] / 2.0).seconds
-        seconds.append(found[inverse])
-    return np.stack(seconds, axis=1)
+def _transfer_shape(cut: Cut, tokens: FloatArray) -> TransferShape:
+    return TransferShape(cut.attention_pool, cut.ffn_pool, cut.attention_gpus, cut.ep, cut.moe_tp, tokens)
 
 
 def _stage_hop(scenario: Scenario, cut: Cut, tokens: FloatArray) -> FloatArray:
@@ -267,20 +217,22 @@ def run_step(
     column = _as_column
     attention = stations.attention.seconds * column(attention_stretch) + column(attention_wait_s)
     ffn = stations.ffn.seconds * column(ffn_stretch) + column(ffn_wait_s)
+    to_ffn, to_attention = stations.to_ffn.seconds, stations.to_attention.seconds
     if stations.split:
-        parts = [attention, stations.to_ffn, ffn, stations.to_attention]
+        parts = [attention, to_ffn, ffn, to_attention]
     else:
-        parts = [attention + ffn, stations.to_ffn + stations.to_attention]
+        parts = [attention + ffn, to_ffn + to_attention]
     pipeline = step_time(parts, layers, m)
     drafts = float(scenario.draft_tokens)
     draft_s = drafts * (sum(part[:, -1] for part in parts) + stations.head_s) if drafts else 0.0
     outside = stations.head_s + stations.overhead_s + stations.hop_s + draft_s
-    by_provenance = np.einsum("nkp,k->np", stations.attention.by_provenance + stations.ffn.by_provenance, layers)
+    everything = (stations.attention, stations.ffn, stations.to_ffn, stations.to_attention)
+    by_provenance = np.einsum("nkp,k->np", sum(part.by_provenance for part in everything), layers)
     return Step(
         seconds=pipeline + outside,
         attention_s=busy_time(attention, layers, m),
         ffn_s=busy_time(ffn, layers, m),
-        link_s=busy_time(stations.to_ffn + stations.to_attention, layers, m),
+        link_s=busy_time(to_ffn + to_attention, layers, m),
         outside_s=np.asarray(outside, dtype=np.float64),
         by_provenance=by_provenance * m[:, None],
     )

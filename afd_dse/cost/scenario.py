@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -88,6 +89,11 @@ class Scenario:
         if not self.databases:
             built = tuple(OperatorDatabase(p.accelerator, self.framework.name, p.reference) for p in self.pools)
             object.__setattr__(self, "databases", built)
+
+    @cached_property
+    def shape_memory(self) -> dict[str, Any]:
+        """Station times by shape, remembered from block to block (:class:`afd_dse.cost.shape_memory.ShapeMemory`)."""
+        return {}
 
     @cached_property
     def tiers(self) -> Tiers:

@@ -1,12 +1,14 @@
 """Time that attention and FFN of one micro-batch take on one GPU, per kind of layer, from the operator database."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from afd_dse.architecture.model import DenseFfn, Gqa, LayerKind, LinearAttention, Mla
-from afd_dse.cost.columns import Column, distinct
+from afd_dse.cost.columns import Column, distinct, distinct_rows
+from afd_dse.cost.shape_memory import ShapeMemory
 from afd_dse.cost.scenario import Scenario
 from afd_dse.network.collectives import all_reduce
 from afd_dse.operators.database import OperatorDatabase
@@ -26,7 +28,8 @@ class Operation:
 
 @dataclass(slots=True)
 class StationTime:
-    """Seconds [n, kinds] of one layer, how many of them have which provenance [n, kinds, 4], and the operators."""
+    """Seconds [n, kinds] of one layer, how many of them have which provenance [n, kinds, 4]; for a single row also
+    its operators."""
 
     seconds: FloatArray
     by_provenance: FloatArray
@@ -41,18 +44,21 @@ class StationTime:
         """Add an operator that runs on ``rows``."""
         self.seconds[rows, kind] += latency.seconds
         self.by_provenance[rows, kind, latency.provenance] += latency.seconds
-        full = Latency(np.zeros(len(self.seconds)), np.zeros(len(self.seconds), dtype=np.int8))
-        full.seconds[rows], full.provenance[rows] = latency.seconds, latency.provenance
-        self.operations.append(Operation(name, kind, full))
+        # Operators are kept where someone can read them: for a single shape.
+        if len(self.seconds) == 1 and len(rows):
+            self.operations.append(Operation(name, kind, latency))
+
+    def plus(self, other: "StationTime") -> "StationTime":
+        """Both stations' work on the same GPUs, one after the other."""
+        return StationTime(
+            self.seconds + other.seconds,
+            self.by_provenance + other.by_provenance,
+            [*self.operations, *other.operations],
+        )
 
     def take(self, rows: npt.NDArray[np.int64]) -> "StationTime":
-        """Repeat rows by index (from distinct rows back to candidates); operators follow only for one row."""
-        operations = (
-            [Operation(o.name, o.kind, Latency(o.latency.seconds[rows], o.latency.provenance[rows])) for o in self.operations]
-            if len(rows) == 1
-            else []
-        )
-        return StationTime(self.seconds[rows], self.by_provenance[rows], operations)
+        """Repeat rows by index (from distinct rows back to candidates), without their operators."""
+        return StationTime(self.seconds[rows], self.by_provenance[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +104,38 @@ def _columns(shape: AttentionShape | FfnShape) -> dict[str, Column]:
 
 def attention_station(scenario: Scenario, shape: AttentionShape) -> StationTime:
     """Attention of one layer of each kind: projections, kernel, norms, router, all-reduce over TP. Seconds [n, kinds]."""
-    rows, inverse = distinct(_columns(shape))
-    station = StationTime.zeros(len(rows["pool"]), len(scenario.model.kinds))
+    return looked_up(scenario, "attention", _columns(shape), _attention_of_kind)
+
+
+OfKind = Callable[
+    [Scenario, int, int, LayerKind, dict[str, FloatArray], StationTime, npt.NDArray[np.int64]], None
+]
+
+
+def looked_up(scenario: Scenario, side: str, columns: dict[str, Column], of_kind: OfKind) -> StationTime:
+    """Station of every row of ``columns`` (one of them ``pool``), by ``of_kind`` for each pool and kind of layer.
+
+    Distinct shapes are looked up once, and remembered under the name ``side`` for later blocks of the scenario.
+    """
+    names = list(columns)
+    table = np.stack([np.asarray(column, dtype=np.float64) for column in columns.values()], axis=1)
+    if len(table) == 1:
+        return _station(scenario, names, table, of_kind)
+    first, inverse = distinct_rows(table)
+    memory: ShapeMemory = scenario.shape_memory.setdefault(side, ShapeMemory())
+    found = memory.rows(table[first], lambda shapes: _station(scenario, names, shapes, of_kind))
+    return StationTime(*memory.arrays).take(found[inverse])
+
+
+def _station(scenario: Scenario, names: list[str], table: FloatArray, of_kind: OfKind) -> StationTime:
+    station = StationTime.zeros(len(table), len(scenario.model.kinds))
+    rows = dict(zip(names, table.T, strict=True))
     for pool in np.unique(rows["pool"]).astype(int):
         members = np.flatnonzero(rows["pool"] == pool)
         part = {name: column[members] for name, column in rows.items()}
         for number, kind in enumerate(scenario.model.kinds):
-            _attention_of_kind(scenario, pool, number, kind, part, station, members)
-    return station.take(inverse)
+            of_kind(scenario, pool, number, kind, part, station, members)
+    return station
 
 
 def _attention_of_kind(
@@ -292,14 +322,7 @@ def _linear(
 
 def ffn_station(scenario: Scenario, shape: FfnShape) -> StationTime:
     """FFN of one layer of each kind: dense FFN or shared and routed experts of one rank. Seconds [n, kinds]."""
-    rows, inverse = distinct(_columns(shape))
-    station = StationTime.zeros(len(rows["pool"]), len(scenario.model.kinds))
-    for pool in np.unique(rows["pool"]).astype(int):
-        members = np.flatnonzero(rows["pool"] == pool)
-        part = {name: column[members] for name, column in rows.items()}
-        for number, kind in enumerate(scenario.model.kinds):
-            _ffn_of_kind(scenario, pool, number, kind, part, station, members)
-    return station.take(inverse)
+    return looked_up(scenario, "ffn", _columns(shape), _ffn_of_kind)
 
 
 def _ffn_of_kind(

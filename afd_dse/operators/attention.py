@@ -132,6 +132,7 @@ class AttentionTable:
 
 
 _KEY = ["head_dim", "window_size", "num_key_value_heads", "num_heads"]
+KV_HEADS, HEADS = 2, 3  # columns of a key: decode is proportional to its caches, prefill to its heads
 
 
 def _dtype_pair(table: pd.DataFrame, attention_dtype: str, kv_dtype: str) -> tuple[str, str] | None:
@@ -239,8 +240,15 @@ def _nearest(
     return [int(present[best])], [1.0], Provenance.BORROWED, bool(window[best] == w)
 
 
-def _blend(table: AttentionTable, wanted: FloatArray, own: bool) -> tuple[Blend, npt.NDArray[np.bool_]]:
-    """Blend of every row of ``wanted`` [n, 4], and whether the row's own window was measured."""
+def blend_keys(
+    table: AttentionTable, wanted: FloatArray, own: bool, split: int, present: IntArray | None = None
+) -> tuple[Blend, npt.NDArray[np.bool_]]:
+    """Blend of every row of ``wanted`` [n, 4], and whether the row's own window was measured.
+
+    Other head counts are asked at the batch of equal work: ``split`` is the column that work is proportional to
+    (``KV_HEADS`` in decode, ``HEADS`` in prefill). Only keys in ``present`` answer, all of the table by default.
+    """
+    keys = table.surfaces.keys_present if present is None else present
     distinct, inverse = np.unique(wanted, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     ids = np.zeros((len(distinct), 2), dtype=np.int64)
@@ -248,13 +256,14 @@ def _blend(table: AttentionTable, wanted: FloatArray, own: bool) -> tuple[Blend,
     claim = np.zeros(len(distinct), dtype=np.int8)
     own_window = np.ones(len(distinct), dtype=bool)
     for number, one in enumerate(distinct):
-        found, weight, level, same = _nearest(table.keys, table.surfaces.keys_present, one)
+        found, weight, level, same = _nearest(table.keys, keys, one)
         ids[number] = found[-1]
         ids[number, : len(found)] = found
         weights[number, : len(weight)] = weight
         claim[number] = level if own else Provenance.BORROWED
         own_window[number] = same
-    return Blend(ids[inverse], weights[inverse], claim[inverse]), own_window[inverse]
+    scale = distinct[:, [split]] / table.keys[:, split].astype(np.float64)[ids]
+    return Blend(ids[inverse], weights[inverse], claim[inverse], scale[inverse]), own_window[inverse]
 
 
 def _first_table(
@@ -298,7 +307,7 @@ def generation_attention(
     if found is None:
         return reshape(bare(light), shape)
     table, own = found
-    blend, own_window = _blend(table, np.stack([d, w, kv, h], axis=1), own)
+    blend, own_window = blend_keys(table, np.stack([d, w, kv, h], axis=1), own, KV_HEADS)
     seen = np.where(own_window | (w == 0.0), c, np.minimum(c, w))
     return reshape(answer(light, table.surfaces(blend, b, seen), blend.claim), shape)
 
@@ -360,7 +369,7 @@ def context_attention(
     if found is None:
         return reshape(bare(np.maximum(light, least * READ_EFFICIENCY)), shape)
     table, own = found
-    blend, _ = _blend(table, np.stack([d, w, kv, h], axis=1), own)
+    blend, _ = blend_keys(table, np.stack([d, w, kv, h], axis=1), own, HEADS)
     claim = np.where(p > 0.0, Provenance.BORROWED, blend.claim).astype(np.int8)
     latency = answer(light, table.surfaces(blend, b, equal), claim)
     return reshape(Latency(np.maximum(latency.seconds, least), latency.provenance), shape)

@@ -19,8 +19,8 @@ from afd_dse.operators.store import load_table
 from afd_dse.spec.accelerator import Accelerator
 
 DEEPEP_SMS = 20  # DeepEP's default number of SMs for its normal kernels
-# Bytes an element of each exchange type takes on the wire, scales included. NOTE: vLLM's `default` moves bfloat16:
-# its bandwidth at long messages equals that of TensorRT-LLM's bfloat16 rows on the same kernels.
+# Bytes an element of each exchange type takes on the wire, scales included. NOTE: what vLLM's `default` moves is not
+# stated; on the same kernels it takes longer than TensorRT-LLM's bfloat16 rows, so it cannot be a narrower type.
 WIRE_BYTES = {
     "bfloat16": 2.0,
     "default": 2.0,
@@ -31,6 +31,9 @@ WIRE_BYTES = {
 }
 MAX_EFFICIENCY = 1.05
 PHASES = ("dispatch", "combine")
+# Log distances: of equal numbers, and of wire sizes of one type counted with and without its scales.
+EQUAL = 1e-6
+SAME_TYPE = 0.05
 
 _COLUMNS = ["kernel", "wire", "hidden", "topk", "experts", "ep", "tokens", "seconds"]
 _KEY = ["kernel", "wire", "hidden", "topk", "experts", "ep"]
@@ -187,18 +190,21 @@ class ExchangeTable:
 
     def __call__(self, shape: FloatArray, ep: float, tokens: FloatArray) -> Found:
         """Efficiency at ``tokens`` [q] of the nearest shape (wire bytes, hidden, topk, experts), fastest kernel."""
-        distance = (np.log(self._shape / shape) ** 2 * _DISTANCE).sum(axis=1)
+        apart = np.log(self._shape / shape)
+        distance = (apart**2 * _DISTANCE).sum(axis=1)
         enough = np.array([self._ep[self._kernel == kernel].max() >= ep for kernel in self._kernel])
         usable = enough if enough.any() else np.ones(len(distance), dtype=bool)
         nearest = usable & (distance <= distance[usable].min() + 1e-12)
-        best, exact, same = np.zeros(len(tokens)), np.zeros(len(tokens), dtype=bool), False
+        gap = np.abs(apart[nearest]).max(axis=0)
+        best, exact, inside = np.zeros(len(tokens)), np.zeros(len(tokens), dtype=bool), False
         for kernel in dict.fromkeys(self._kernel[nearest]):
             candidates = np.flatnonzero(nearest & (self._kernel == kernel))
-            value, hit, inside = self._along_ep(candidates, ep, tokens)
+            value, hit, within = self._along_ep(candidates, ep, tokens)
             exact = np.where(value > best, hit, exact)
             best = np.maximum(best, value)
-            same |= inside
-        return Found(best, exact, same and bool(np.isclose(distance[nearest].min(), 0.0, atol=1e-4)))
+            inside |= within
+        same_key = inside and bool(gap[0] < SAME_TYPE and (gap[1:] < EQUAL).all())
+        return Found(best, exact & bool((gap < EQUAL).all()), same_key)
 
     def _along_ep(
         self, curves: npt.NDArray[np.intp], ep: float, tokens: FloatArray

@@ -9,6 +9,7 @@ two are blended, so that an aligned m never sees the points just over and the ot
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from afd_dse.operators.borrowing import Source, provenance, rates_of, rescaled, sources
@@ -18,14 +19,14 @@ from afd_dse.operators.speed_of_light import gemm_work, seconds
 from afd_dse.operators.store import load_table
 from afd_dse.spec.accelerator import Accelerator
 
-TILE = (
-    16  # granularity of m at which kernels change their tile counts; the tables sample m = 16 j and 16 j + 1
-)
+# Granularity of m at which kernels change their tile counts; the tables sample m = 16 j and 16 j + 1.
+TILE = 16
 MAX_EFFICIENCY = 1.05  # a measured row beyond it is wrong: it beats the speed of light
 # NOTE: eager timings of kernels whose host side takes longer than the kernel show the host, which CUDA graphs hide.
 # A table whose 5 % fastest rows take longer than this (device-bound ones: 2 to 15 us) says nothing of the GPU.
 HOST_BOUND_S = 30e-6
-DEFAULT_EFFICIENCY = 0.6  # where nothing at all is measured; median of the large GEMMs of all tables
+# Where nothing at all is measured: the median over all tables of the rows with m, n and k of 1024 or more (0.49).
+DEFAULT_EFFICIENCY = 0.5
 LAUNCH_S = 3e-6
 
 
@@ -47,11 +48,11 @@ def clean_rows(frame: pd.DataFrame, rates: Accelerator, dtype: str) -> pd.DataFr
 
 
 @dataclass(frozen=True, slots=True)
-class SiteLatency:
-    """Latency at the reference rates of shapes clipped into the table, and the shape that the table stood in for."""
+class CellLatency:
+    """Latency [q] at the reference rates, and whether each is a measured point."""
 
     seconds: FloatArray
-    exact: np.ndarray
+    exact: npt.NDArray[np.bool_]
 
 
 class GemmTable:
@@ -80,6 +81,7 @@ class GemmTable:
         last = np.append(site[order][1:] != site[order][:-1], True)
         first = np.roll(last, 1)
         self._lowest, self._highest = m[order][first], m[order][last]
+        self._m_low = float(self._lowest.min())
         small = m <= TILE
         aligned = small | (m % TILE == 0)
         over = small | (m % TILE == 1)
@@ -96,37 +98,7 @@ class GemmTable:
         """Smallest and largest n, smallest and largest k."""
         return float(self._n[0]), float(self._n[-1]), float(self._k[0]), float(self._k[-1])
 
-    @property
-    def bounds(self) -> tuple[float, float, float, float]:
-        """Smallest and largest n, smallest and largest k."""
-        return float(self._n[0]), float(self._n[-1]), float(self._k[0]), float(self._k[-1])
-
-    def _site_seconds(self, site: IntArray, m: FloatArray) -> SiteLatency:
-        m = np.maximum(m, self._lowest[site])
-        low = np.floor(m / TILE) * TILE
-        high = np.ceil(m / TILE) * TILE
-        position = np.clip((m - low - 1.0) / (TILE - 1.0), 0.0, 1.0)
-        before = (m > low) & (m < low + 1.0)  # fractional m between an aligned point and the one just over
-        small = m <= TILE
-        upper_at = np.where(small, m, np.where(before, low, high))
-        upper = self._aligned(site, upper_at)
-        value = self._latency(site, upper_at, upper.value)
-        exact = upper.exact & (m == upper_at)
-        blend = np.flatnonzero(~small & (m != high))
-        if len(blend):
-            s, over_at = site[blend], low[blend] + 1.0
-            over = self._over(s, over_at)
-            lower = self._latency(s, over_at, over.value)
-            share = np.where(before[blend], 1.0 - (m[blend] - low[blend]), position[blend])
-            value[blend] = share * value[blend] + (1.0 - share) * lower
-            exact[blend] |= over.exact & (m[blend] == over_at)
-        return SiteLatency(value, exact)
-
-    def _latency(self, site: IntArray, m: FloatArray, efficiency: FloatArray) -> FloatArray:
-        work = gemm_work(self.dtype, m, self._site_n[site], self._site_k[site])
-        return seconds(self.rates, self.dtype, work.flop, work.bytes) / efficiency
-
-    def _cell_seconds(self, cell: IntArray, m: FloatArray) -> SiteLatency:
+    def _cell_seconds(self, cell: IntArray, m: FloatArray) -> CellLatency:
         site = self._cell_site[cell]
         m = np.maximum(m, self._lowest[site])
         low = np.floor(m / TILE) * TILE
@@ -145,7 +117,7 @@ class GemmTable:
             share = np.where(before[blend], 1.0 - inside, (inside - 1.0) / (TILE - 1.0))
             value[blend] = share * value[blend] + (1.0 - share) * lower
             exact[blend] |= over.exact & (m[blend] == over_at)
-        return SiteLatency(value, exact)
+        return CellLatency(value, exact)
 
     def _latency(self, cell: IntArray, m: FloatArray, efficiency: FloatArray) -> FloatArray:
         work = gemm_work(self.dtype, m, self._cell_n[cell], self._cell_k[cell])
@@ -166,7 +138,9 @@ class GemmTable:
             for column, column_weight in axes[1]
         ]
 
-    def __call__(self, m: FloatArray, n: FloatArray, k: FloatArray) -> tuple[FloatArray, np.ndarray]:
+    def __call__(
+        self, m: FloatArray, n: FloatArray, k: FloatArray
+    ) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
         """Efficiency against the speed of light at the reference rates, and whether a row is a measured point.
 
         ``m``, ``n``, ``k`` [q]. Above the measured shapes the efficiency is held; below them the latency is (a
@@ -180,7 +154,6 @@ class GemmTable:
         corners = self._corners(inside_n[representative], inside_k[representative])
         total = np.zeros(len(m))
         exact = np.zeros(len(m), dtype=bool)
-        reach = np.zeros(len(m))
         for cell, weight in corners:
             used = np.flatnonzero(weight[inverse] > 0.0)
             if not len(used):
@@ -193,9 +166,7 @@ class GemmTable:
             total[used] += share * one.seconds * self._growth(place, m[used], held)
             here = (self._site_n[site] == n[used]) & (self._site_k[site] == k[used]) & (held == m[used])
             exact[used] |= one.exact & here & (share == 1.0)
-            reach[used] = np.maximum(reach[used], self._lowest[site])
-        raised_m = np.maximum(m, reach)
-        work = gemm_work(self.dtype, raised_m, inside_n, inside_k)
+        work = gemm_work(self.dtype, self.raised(m, n, k)[0], inside_n, inside_k)
         return seconds(self.rates, self.dtype, work.flop, work.bytes) / total, exact
 
     def _growth(self, cell: IntArray, m: FloatArray, held: FloatArray) -> FloatArray:
@@ -212,7 +183,7 @@ class GemmTable:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Shapes lifted to the smallest measured ones, below which the latency is held."""
         n_low, _, k_low, _ = self.bounds
-        return np.maximum(m, float(self._lowest.min())), np.maximum(n, n_low), np.maximum(k, k_low)
+        return np.maximum(m, self._m_low), np.maximum(n, n_low), np.maximum(k, k_low)
 
 
 class GemmFamily:

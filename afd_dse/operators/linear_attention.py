@@ -186,6 +186,6 @@ def linear_attention(
         claim = np.array([level for _, _, level in chosen], dtype=np.int8)[inverse]
         if not place.own:
             claim = np.full_like(claim, Provenance.BORROWED)
-        blend = Blend(keys[:, None], np.ones((len(b), 1)), claim)
-        return reshape(answer(light, table.surfaces(blend, b * ratio, t), claim), shape)
+        blend = Blend(keys[:, None], np.ones((len(b), 1)), claim, ratio[:, None])
+        return reshape(answer(light, table.surfaces(blend, b, t), claim), shape)
     return reshape(bare(light), shape)

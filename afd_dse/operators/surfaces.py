@@ -21,11 +21,15 @@ _KEY_STRIDE = 64.0
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """Which keys answer each row: ``keys`` and ``weights`` [n, c], rows of ``weights`` sum to 1, ``claim`` [n]."""
+    """Which keys answer each row: ``keys`` and ``weights`` [n, c], rows of ``weights`` sum to 1, ``claim`` [n].
+
+    ``scale`` [n, c], if given, multiplies ``u``: a key with half the heads is asked at twice the batch, equal work.
+    """
 
     keys: IntArray
     weights: FloatArray
     claim: ProvenanceArray
+    scale: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +263,12 @@ class Surfaces:
             if not len(used):
                 continue
             share = weights[used, column]
-            found, at_point = self._one(blend.keys[used, column], band[used, column], u[used], v[used])
+            at = u[used] if blend.scale is None else u[used] * blend.scale[used, column]
+            found, at_point = self._one(blend.keys[used, column], band[used, column], at, v[used])
             logarithm[used] += share * np.log(found)
             whole = share == 1.0
             efficiency[used[whole]] = found[whole]
-            exact[used] = whole & at_point
+            exact[used] = whole & at_point & (at == u[used])
             floor[used] = np.minimum(floor[used], self._floor[band[used, column]])
         blended = weights.max(axis=1) < 1.0
         efficiency[blended] = np.exp(logarithm[blended])

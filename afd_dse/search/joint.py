@@ -16,8 +16,8 @@ from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.space import Grid
 
-# Bisection steps between a feasible batch and the next, infeasible one: the load is found to 2^-10 of a grid step.
-REFINEMENT_STEPS = 10
+# Bisection steps between a feasible batch and the next, infeasible one: the load is found to 2^-7 of a grid step.
+REFINEMENT_STEPS = 7
 # A layout is given up once its TPOT exceeds the limit by this share.
 TPOT_MARGIN = 0.25
 

@@ -38,10 +38,9 @@ LATENCY_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 # Rates are met from below, so that rounding never pushes a pair over its TTFT limit.
 RATE_MARGIN = 1.0 - 1e-9
 COMBINATION_BLOCK = 2_000_000
-# Bisection for a throttled batch: TPOT falls at most this far below its value at the full batch, and the batch is
-# found to 2^-44 of that range.
-LOWEST_TPOT_SHARE = 1e-3
-THROTTLE_STEPS = 44
+# Secant steps for a throttled batch, and the least slope of log λ over log B that they assume.
+THROTTLE_STEPS = 10
+LEAST_SLOPE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,21 +229,18 @@ def _supply(
 
 
 def _useful_prefill(side: PrefillSide) -> IntArray:
-    """Prefill units that fit into memory and that no unit of the same size and KV layout beats."""
+    """Prefill units that fit into memory and that no unit of the same size and KV ports beats.
+
+    A unit beats another that serves no faster and has no more capacity. At equal capacity a shorter service means
+    fewer servers, whose longer wait never outweighs it below the utilisation limit: k + P(k)/(2(1 − ρ)) grows with k.
+    """
     u, c = side.units, side.candidates
-    rows = np.flatnonzero(u.memory_slack >= 0)
+    rows = np.flatnonzero(u.memory_slack >= 0).astype(np.int64)
     if not len(rows):
-        return rows.astype(np.int64)
+        return rows
     ports = (c.integer("prefill_tp") * c.integer("prefill_cp") * c.integer("prefill_pp"))[rows]
-    kept = []
-    codes = _size_codes(u.gpus_by_pool[rows])
-    for code in np.unique(codes):
-        at = rows[codes == code]
-        columns = np.stack(
-            [-u.service_s[at], u.capacity[at], u.servers[at], -u.gate_s[at], ports[codes == code].astype(np.float64)], axis=1
-        )
-        kept.append(at[non_dominated(columns)])
-    return np.concatenate(kept).astype(np.int64)
+    codes = _size_codes(np.column_stack([u.gpus_by_pool[rows], ports]))
+    return rows[front_by_group(codes, -(u.service_s + u.gate_s)[rows], u.capacity[rows])]
 
 
 def _decode_choices(scenario: Scenario, side: DecodeSide, limit: Limits) -> tuple[IntArray, IntArray]:
@@ -355,21 +351,31 @@ def _assemble(
 def _throttle(scenario: Scenario, partition: Partition, pairs: Candidates, load: FloatArray) -> Candidates:
     """Lower the batch where only the share ``load`` of the decode rate is admitted.
 
-    Solves λ(B) = B/(OSL·TPOT(B)) = load·λ(B_full) by bisection. TPOT does not grow as B falls, so B ≤ load·B_full.
+    Solves λ(B) = B/(OSL·TPOT(B)) = load·λ(B_full) by secant steps in the logarithms, where the slope is at most 1.
     """
     rows = np.flatnonzero(load < 1.0)
     if not len(rows):
         return pairs
     start = pairs.take(rows)
-    target = decode_units(scenario, partition, start).requests_per_s * load[rows]
-    high = start.number("batch_size") * load[rows]
-    low = high * LOWEST_TPOT_SHARE
+    full = np.log(decode_units(scenario, partition, start).requests_per_s)
+    target = full + np.log(load[rows])
+
+    def excess(x: FloatArray) -> FloatArray:
+        rate = decode_units(scenario, partition, start.replace(batch_size=np.exp(x))).requests_per_s
+        result: FloatArray = np.log(rate) - target
+        return result
+
+    x = np.log(start.number("batch_size") * load[rows])
+    f, slope = excess(x), np.ones(len(rows))
     for _ in range(THROTTLE_STEPS):
-        middle = np.sqrt(low * high)
-        fits = decode_units(scenario, partition, start.replace(batch_size=middle)).requests_per_s <= target
-        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+        step = -f / slope
+        f_next = excess(x + step)
+        moved = np.abs(step) > 1e-12
+        slope = np.where(moved, np.clip((f_next - f) / np.where(moved, step, 1.0), LEAST_SLOPE, 1.5), slope)
+        x, f = x + step, f_next
     batch = pairs.number("batch_size").copy()
-    batch[rows] = low
+    # Rates are met from below: a pair must not exceed what its prefill admits by a rounding error.
+    batch[rows] = np.exp(x - np.maximum(f, 0.0) / slope) * RATE_MARGIN
     return pairs.replace(batch_size=batch)
 
 

@@ -131,21 +131,6 @@ _IGNORED = (
     "search_strategy",
     "auto_apply",
 )
-# Where the fields of the job that is made stand in the request.
-RENAMED = {
-    "framework": "backend",
-    "cluster": "hardware",
-    "cluster.pools[0].accelerator": "hardware.gpuSku",
-    "cluster.pools[0].count": "hardware.totalGpus",
-    "workload.input_tokens": "workload.isl",
-    "workload.output_tokens": "workload.osl",
-    "workload.arrival": "workload.concurrency",
-    "slo": "sla",
-    "slo.ttft_ms": "sla.ttft",
-    "slo.tpot_ms": "sla.itl",
-    "slo.request_latency_ms": "sla.e2eLatency",
-    "demand": "workload.requestRate",
-}
 
 
 def unwrap(data: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

@@ -1,6 +1,7 @@
 """Reading a job: a YAML or JSON file, or a mapping, in the words of a job file or of a Dynamo deployment request."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from afd_dse.errors import InputError, Problem
 from afd_dse.spec import dgdr
 from afd_dse.spec.document import plain, read_document
 from afd_dse.spec.job import Job
-from afd_dse.spec.problems import as_input_error
+from afd_dse.spec.problems import as_input_error, shown_value
 
 
 def load_job(
@@ -22,6 +23,14 @@ def load_job(
     by default the file's own, for a mapping the working directory. ``check_model`` also reads the model and reports
     what is wrong with it under ``model``. Raises :class:`InputError` that lists every problem found.
     """
+    try:
+        return _load(source, folder, check_model)
+    except InputError as error:
+        short = [replace(problem, value=shown_value(problem.value)) for problem in error.problems]
+        raise InputError(short) from None
+
+
+def _load(source: str | Path | Mapping[str, Any], folder: str | Path | None, check_model: bool) -> Job:
     if isinstance(source, Mapping):
         data, start = plain(source), Path(folder) if folder is not None else Path.cwd()
     else:
@@ -29,13 +38,13 @@ def load_job(
         data, start = read_document(path), Path(folder) if folder is not None else path.resolve().parent
     context = {"folder": start.resolve()}
     data, prefix = dgdr.unwrap(data)
-    renamed: Mapping[str, str] = {}
     if dgdr.is_request(data):
-        data, renamed = dgdr.job_mapping(data, prefix=prefix, context=context), dgdr.RENAMED
+        # NOTE: checks every field under the request's own name, so that no problem of the job made of it is new.
+        data = dgdr.job_mapping(data, prefix=prefix, context=context)
     try:
         job = Job.model_validate(data, context=context)
     except ValidationError as error:
-        raise as_input_error(error, Job, prefix=prefix, renamed=renamed) from None
+        raise as_input_error(error, Job, prefix=prefix) from None
     except OSError as error:
         remedy = "check the permissions of the files and folders that the job names"
         raise InputError(
@@ -65,4 +74,4 @@ def _check_model(job: Job, prefix: str) -> None:
 
 def _below_model(problem: Problem, prefix: str) -> Problem:
     field = problem.field if problem.field.startswith("model") else f"model.{problem.field}"
-    return Problem(f"{prefix}{field}", problem.value, problem.message, problem.remedy)
+    return replace(problem, field=f"{prefix}{field}")

@@ -1,7 +1,8 @@
 """From validation errors to problems in the user's own words: path, value, what is wrong, what would be right."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, get_args
 
 import yaml
@@ -55,20 +56,10 @@ _SYNONYMS = {
 _MAX_SHOWN = 120  # characters of a value that a message repeats
 
 
-def as_input_error(
-    error: ValidationError,
-    root: type[BaseModel],
-    *,
-    prefix: str = "",
-    renamed: Mapping[str, str] | None = None,
-) -> InputError:
-    """All problems of a failed validation of ``root``.
-
-    ``prefix`` stands before every path (``spec.``); ``renamed`` maps the start of a path to what the user wrote
-    instead of it.
-    """
+def as_input_error(error: ValidationError, root: type[BaseModel], *, prefix: str = "") -> InputError:
+    """All problems of a failed validation of ``root``; ``prefix`` stands before every path (``spec.``)."""
     found = [_problem(details, root) for details in error.errors(include_url=False) if not _is_echo(details)]
-    return InputError([_in_user_words(problem, prefix, renamed or {}) for problem in found])
+    return InputError([replace(problem, field=f"{prefix}{problem.field}") for problem in found])
 
 
 def _is_echo(details: ErrorDetails) -> bool:
@@ -76,21 +67,12 @@ def _is_echo(details: ErrorDetails) -> bool:
     return details["type"] == "too_short" and bool(details["input"])
 
 
-def _in_user_words(problem: Problem, prefix: str, renamed: Mapping[str, str]) -> Problem:
-    field = problem.field
-    for ours in sorted(renamed, key=len, reverse=True):
-        if field == ours or field.startswith((f"{ours}.", f"{ours}[")):
-            field = renamed[ours] + field[len(ours) :]
-            break
-    return Problem(f"{prefix}{field}", problem.value, problem.message, problem.remedy)
-
-
 def _problem(details: ErrorDetails, root: type[BaseModel]) -> Problem:
     location = details["loc"]
     context: dict[str, Any] = details.get("ctx", {})
     kind = details["type"]
     path = _path(location)
-    value = _shown(context.get("value", details["input"]))
+    value = shown_value(context.get("value", details["input"]))
     if kind == COMPLAINT:
         return Problem(_joined(path, context["field"]) or "job", value, context["message"], context["remedy"])
     if kind == "extra_forbidden":
@@ -221,7 +203,7 @@ def _path(location: tuple[int | str, ...]) -> str:
     for step in location:
         if isinstance(step, int):
             path += f"[{step}]"
-        elif not _is_tag(step) and step != "[key]":
+        elif not _is_tag(step):
             path = _joined(path, step)
     return path
 
@@ -230,8 +212,8 @@ def _joined(path: str, below: str) -> str:
     return f"{path}{below}" if below.startswith("[") or not path or not below else f"{path}.{below}"
 
 
-def _shown(value: object) -> object:
-    """``value`` where a message can repeat it: no long texts, no objects."""
+def shown_value(value: object) -> object:
+    """``value`` where a message can repeat it, else a short form of it or None."""
     if isinstance(value, str):
         return value if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]}…"
     if isinstance(value, int) and not -(10**_MAX_SHOWN) < value < 10**_MAX_SHOWN:

@@ -1,5 +1,8 @@
 """Grouped-query attention: exact at measured points, sane between and beyond them, honest about what is borrowed."""
 
+import importlib.util
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -276,6 +279,21 @@ def test_latency_of_a_launch_plus_linear_work_is_recovered_between_points() -> N
     asked = np.array([2.0, 9.0])
     estimate = points(blend, asked, np.ones(2))
     np.testing.assert_allclose(asked / estimate.efficiency, 5.0 + 2.0 * asked)
+
+
+def test_points_left_out_are_predicted_within_three_per_cent() -> None:
+    path = Path(__file__).parents[2] / "benchmarks" / "attention_accuracy.py"
+    spec = importlib.util.spec_from_file_location("attention_accuracy", path)
+    assert spec is not None
+    assert spec.loader is not None
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    for op in ("generation_attention", "context_attention"):
+        table = attention_table(Rates.of(load_accelerator("h200_sxm")), "trtllm", op, "bfloat16", "fp8")
+        assert table is not None
+        errors = np.concatenate([benchmark.leave_out(table.surfaces, axis) for axis in ("u", "v")])
+        assert len(errors) > 10_000
+        assert np.median(errors) < 0.03
 
 
 def test_neighbouring_counts_are_weighted_by_their_logarithm() -> None:

@@ -1,9 +1,13 @@
 """The catalogue of accelerators: complete, plausible, and found under the names that people write."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from afd_dse.errors import InputError
+from afd_dse.errors import DatabaseError, InputError
 from afd_dse.resources import operator_db_root
+from afd_dse.spec import catalogue
 from afd_dse.spec.catalogue import accelerator_aliases, accelerator_names, load_accelerator
 
 TIB = 2.0**40
@@ -102,3 +106,45 @@ def test_an_unknown_accelerator_is_an_error_with_the_closest_names(written: str,
     assert problem.value == written
     assert near in problem.remedy.split("?")[0]
     assert all(name in problem.remedy for name in accelerator_names())
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A database of its own, whose catalogue a test may write."""
+    monkeypatch.setattr(catalogue, "operator_db_root", lambda: tmp_path)
+    catalogue._catalogue.cache_clear()
+    catalogue._spellings.cache_clear()
+    (tmp_path / "catalogue").mkdir()
+    yield tmp_path / "catalogue" / "accelerators.yaml"
+    catalogue._catalogue.cache_clear()
+    catalogue._spellings.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("    tables: h100_sxm\n", ""), "needs tables"),
+        (("efficiency_from: h100_sxm", "efficiency_from: h101"), "needs tables"),
+        (("    power_w: 1730\n", ""), "unusable catalogue"),
+        (("power_w: 1730", "watts: 1730"), "unusable catalogue"),
+        (("accelerators:", "accelerators: ["), "unusable catalogue"),
+        (("accelerators:", "things:"), "unusable catalogue"),
+        (("aliases: [h200,", "aliases: [h100,"), "names both"),
+    ],
+)
+def test_a_damaged_catalogue_is_a_database_error(
+    damaged: Path, change: tuple[str, str], message: str
+) -> None:
+    text = (operator_db_root() / "catalogue" / "accelerators.yaml").read_text(encoding="utf-8")
+    damaged.write_text(text, encoding="utf-8")
+    assert load_accelerator("l40s").name == "l40s"
+    catalogue._catalogue.cache_clear()
+    catalogue._spellings.cache_clear()
+    damaged.write_text(text.replace(*change), encoding="utf-8")
+    with pytest.raises(DatabaseError, match=message):
+        load_accelerator("h200")
+
+
+def test_a_missing_catalogue_is_a_database_error(damaged: Path) -> None:
+    with pytest.raises(DatabaseError, match=r"accelerators\.yaml"):
+        load_accelerator("h200")

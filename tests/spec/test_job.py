@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from afd_dse.architecture import model as architecture
 from afd_dse.operators.borrowing import FRAMEWORKS
+from afd_dse.resources import search_spaces_root
 from afd_dse.spec import Job, accelerator_names, job_warnings, load_accelerator, load_job, named_modes
 from afd_dse.spec import job as job_module
 
@@ -237,6 +238,9 @@ def test_price_power_and_network_of_pool_and_cluster_reach_the_resolved_accelera
 def test_a_space_is_one_that_ships_or_a_file_beside_the_job(tmp_path: Path) -> None:
     for written in ("default", "default.yaml", "search_spaces/default.yaml"):
         assert load_job(job(search={"space": written}), folder=tmp_path).search.space == "default"
+    shipped = search_spaces_root()
+    at_home = load_job(job(search={"space": f"{shipped.name}/default.yaml"}), folder=shipped.parent)
+    assert at_home.search.space == "default"
     (tmp_path / "search_spaces").mkdir()
     own = tmp_path / "search_spaces" / "default.yaml"
     own.write_text("{}")

@@ -1,0 +1,240 @@
+"""Commands and their options; each loads what it needs when it runs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from afd_dse.cli.errors import DONE, FAILED, INFEASIBLE, Commands
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+db = typer.Typer(no_args_is_help=True, help="Look into, check and rebuild the operator database.")
+app.add_typer(db, name="db")
+
+JobFile = Annotated[
+    Path, typer.Argument(metavar="JOB", help="Job file (YAML or JSON), or a deployment request of Dynamo.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def main() -> None:
+    """Entry point of the ``afd-dse`` command."""
+    app(prog_name="afd-dse")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import afd_dse
+
+        sys.stdout.write(f"afd-dse {afd_dse.__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Find the best way to serve an LLM on a cluster: colocated, PD or attention-FFN disaggregated.
+
+    Exit codes: 0 done, 2 bad input, 3 nothing feasible, 1 anything else.
+    """
+
+
+@app.command()
+def optimize(
+    job: JobFile,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write result.json, pareto.csv, candidates.parquet, report.html."),
+    ] = None,
+    as_json: AsJson = False,
+    modes: Annotated[
+        str | None,
+        typer.Option(metavar="MODES", help="all, all_partitions, or a comma-separated list: 'pd,PA PF | DA | DF'."),
+    ] = None,
+    space: Annotated[str | None, typer.Option(metavar="SPACE", help="Search space: a name or a file.")] = None,
+    method: Annotated[str | None, typer.Option(metavar="METHOD", help="auto, exhaustive or optuna.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of a sampled search.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Candidates that a sampled search evaluates a mode.")] = None,
+    journal: Annotated[
+        str | None, typer.Option(metavar="FILE", help="File that a sampled search is continued from.")
+    ] = None,
+) -> int:
+    """Find the best deployment of a job, overall and per mode."""
+    from afd_dse import optimize as run
+    from afd_dse.cli.inputs import read_job
+    from afd_dse.cli.progress import search_progress
+
+    changes = {"modes": modes, "space": space, "method": method, "seed": seed, "trials": trials, "journal": journal}
+    asked = read_job(job, changes)
+    if out is not None:
+        from afd_dse.results.files import check_folder
+
+        check_folder(out)
+    with search_progress() as progress:
+        result = run(asked, progress=progress)
+    written: list[Path] = []
+    if out is not None:
+        from afd_dse.report.html import page
+        from afd_dse.results.files import write_result
+
+        written = write_result(result, out, page(result.document))
+    if as_json:
+        sys.stdout.write(result.to_json() + "\n")
+    else:
+        from afd_dse.cli.answer import print_answer
+
+        print_answer(result.document, job=str(job), written=written)
+    return DONE if result.feasible else INFEASIBLE
+
+
+@app.command()
+def estimate(
+    job: JobFile,
+    deployment: Annotated[
+        str,
+        typer.Argument(
+            metavar="DEPLOYMENT", help="Deployment (JSON or YAML), a result.json or its folder, or - for stdin."
+        ),
+    ],
+    as_json: AsJson = False,
+    mode: Annotated[str | None, typer.Option(metavar="MODE", help="Of a result: the best of this mode.")] = None,
+    rank: Annotated[
+        int | None, typer.Option(min=1, help="Of a result: the N-th best layout, of all modes or of --mode.")
+    ] = None,
+) -> int:
+    """Evaluate one deployment: stations, operators, provenance, memory."""
+    from afd_dse import estimate as run
+    from afd_dse.cli.inputs import read_deployment, read_job
+
+    document = run(read_job(job, {}), read_deployment(deployment, mode, rank))
+    if as_json:
+        _print_json(document)
+    else:
+        from afd_dse.cli.estimate import print_estimate
+
+        print_estimate(document)
+    return DONE if document["feasible"] else INFEASIBLE
+
+
+@app.command()
+def models(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One model: catalogue name, alias, or config.json.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """List the catalogued models, or describe one."""
+    from afd_dse.cli import catalogues
+
+    facts = catalogues.model_list() if name is None else catalogues.model_detail(name)
+    if as_json:
+        _print_json(facts)
+    elif isinstance(facts, list):
+        catalogues.print_models(facts)
+    else:
+        catalogues.print_model(facts)
+    return DONE
+
+
+@app.command()
+def accelerators(as_json: AsJson = False) -> int:
+    """List the catalogued accelerators."""
+    from afd_dse.cli import catalogues
+
+    facts = catalogues.accelerator_list()
+    if as_json:
+        _print_json(facts)
+    else:
+        catalogues.print_accelerators(facts)
+    return DONE
+
+
+@app.command()
+def schema() -> int:
+    """Print the JSON schema of the job file."""
+    from afd_dse import Job
+
+    _print_json(Job.model_json_schema())
+    return DONE
+
+
+@db.command("list")
+def db_list(as_json: AsJson = False) -> int:
+    """List the tables by accelerator, framework and operator."""
+    from afd_dse.cli import database
+
+    facts = database.table_list()
+    if as_json:
+        _print_json(facts)
+    else:
+        database.print_tables(facts)
+    return DONE
+
+
+@db.command("show")
+def db_show(
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="ACCELERATOR/FRAMEWORK/OPERATOR, e.g. b200_sxm/trtllm/gemm.")
+    ],
+    as_json: AsJson = False,
+) -> int:
+    """Describe one table: its columns and their ranges, rows, source."""
+    from afd_dse.cli import database
+
+    facts = database.table_detail(table)
+    if as_json:
+        _print_json(facts)
+    else:
+        database.print_table(facts)
+    return DONE
+
+
+@db.command("check")
+def db_check(as_json: AsJson = False) -> int:
+    """Validate the whole database: schemas, values, hashes; count rows faster than light."""
+    from afd_dse.cli import database
+
+    facts = database.check()
+    if as_json:
+        _print_json(facts)
+    else:
+        database.print_check(facts)
+    return DONE if facts["ok"] else FAILED
+
+
+@db.command("import")
+def db_import(
+    wheel: Annotated[
+        Path | None, typer.Option("--wheel", metavar="FILE", help="Wheel of aiconfigurator-core; absent: fetched by pip.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="DIR", help="Database folder; absent: the package's own.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Rebuild the tables from the published measurements."""
+    from afd_dse.cli import database
+
+    facts = database.import_wheel(wheel, to)
+    if as_json:
+        _print_json(facts)
+    else:
+        database.print_import(facts)
+    return DONE
+
+
+def _print_json(document: Any) -> None:
+    import json
+
+    sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -1,0 +1,171 @@
+"""What moves between attention and FFN in a layer: expert dispatch and combine, or the transfer between groups."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from afd_dse.architecture.model import LayerKind, MoeFfn
+from afd_dse.cost.columns import Column
+from afd_dse.cost.scenario import Scenario
+from afd_dse.cost.stations import ACTIVATION_BYTES, StationTime, looked_up
+from afd_dse.network.traffic import Routing, attention_ffn_seconds, exchange_seconds
+from afd_dse.operators.latency import FloatArray, Latency, Provenance
+
+# Dispatch sends 8-bit activations with one float32 scale per 128 elements, combine returns bfloat16 (DeepEP).
+DISPATCH_BYTES_8BIT = 1.0 + 4.0 / 128.0
+COMBINE_BYTES = 2.0
+LOW_PRECISION_EXPERTS = ("fp8", "fp8_block", "nvfp4", "w4a8_mxfp4_mxfp8")
+WAYS = ("dispatch", "combine")
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeShape:
+    """Columns [n] of one exchange inside a group: distinct ``tokens_per_gpu`` of every GPU of ``ep``·``moe_tp``.
+
+    ``low_latency`` 1 for decode, whose steps use the low-latency kernels; ``moving`` 0 where tokens need not move.
+    """
+
+    pool: Column
+    ep: Column
+    moe_tp: Column
+    tokens_per_gpu: Column
+    low_latency: Column
+    moving: Column
+
+
+@dataclass(frozen=True, slots=True)
+class TransferShape:
+    """Columns [n] of one transfer between groups: ``tokens`` of a micro-batch of the whole unit."""
+
+    pool: Column
+    ffn_pool: Column
+    attention_gpus: Column
+    ep: Column
+    moe_tp: Column
+    tokens: Column
+
+
+def routing_of(kind: LayerKind) -> Routing:
+    """How the tokens of a layer spread; a dense layer sends each token to one place."""
+    return Routing(kind.ffn.experts, kind.ffn.topk) if isinstance(kind.ffn, MoeFfn) else Routing(1, 1)
+
+
+def element_bytes(scenario: Scenario, way: str) -> float:
+    """Bytes that an activation element takes on the wire."""
+    if way == "combine":
+        return COMBINE_BYTES
+    return DISPATCH_BYTES_8BIT if scenario.quantization.moe in LOW_PRECISION_EXPERTS else ACTIVATION_BYTES
+
+
+def exchange(scenario: Scenario, shape: ExchangeShape) -> tuple[StationTime, StationTime]:
+    """Dispatch and combine inside a group, seconds [n, kinds] each; measured where a table reaches, else modelled."""
+    columns = {name: getattr(shape, name) for name in shape.__slots__}
+    dispatch, combine = (looked_up(scenario, way, columns, partial(_exchange_of_kind, way)) for way in WAYS)
+    return dispatch, combine
+
+
+def transfer(scenario: Scenario, shape: TransferShape) -> tuple[StationTime, StationTime]:
+    """Attention → FFN and FFN → attention between groups, seconds [n, kinds] each."""
+    columns = {name: getattr(shape, name) for name in shape.__slots__}
+    there, back = (looked_up(scenario, f"transfer {way}", columns, partial(_transfer_of_kind, way)) for way in WAYS)
+    return there, back
+
+
+def _exchange_of_kind(
+    way: str,
+    scenario: Scenario,
+    pool: int,
+    number: int,
+    kind: LayerKind,
+    c: dict[str, FloatArray],
+    station: StationTime,
+    members: npt.NDArray[np.int64],
+) -> None:
+    if not isinstance(kind.ffn, MoeFfn):
+        return
+    moving = c["moving"] > 0
+    if not moving.any():
+        return
+    part = {name: column[moving] for name, column in c.items()}
+    width = element_bytes(scenario, way)
+    modelled = exchange_seconds(
+        scenario.tiers,
+        pool=part["pool"].astype(np.int64),
+        ranks=part["ep"].astype(np.int64),
+        moe_tp=part["moe_tp"].astype(np.int64),
+        tokens_per_gpu=part["tokens_per_gpu"],
+        bytes_per_token=float(scenario.model.hidden) * width,
+        routing=routing_of(kind),
+    )
+    seconds, provenance = modelled, np.full(len(modelled), Provenance.SPEED_OF_LIGHT, dtype=np.int8)
+    for low_latency in (False, True):
+        at = (part["low_latency"] > 0) == low_latency
+        if not at.any():
+            continue
+        database = scenario.databases[pool]
+        look_up = database.expert_dispatch if way == "dispatch" else database.expert_combine
+        measured, covered = look_up(
+            tokens_per_rank=part["tokens_per_gpu"][at],
+            hidden=float(scenario.model.hidden),
+            topk=float(kind.ffn.topk),
+            experts=float(kind.ffn.experts),
+            ep=part["ep"][at],
+            dtype_bytes=width,
+            low_latency=low_latency,
+        )
+        # The tables hold whole experts; cut ones (moe_tp > 1) are modelled.
+        use = covered & (part["moe_tp"][at] == 1)
+        seconds[at] = np.where(use, measured.seconds, seconds[at])
+        provenance[at] = np.where(use, measured.provenance, provenance[at])
+    station.add(f"expert {way}", number, Latency(seconds, provenance), members[moving])
+
+
+def _transfer_of_kind(
+    way: str,
+    scenario: Scenario,
+    pool: int,
+    number: int,
+    kind: LayerKind,
+    c: dict[str, FloatArray],
+    station: StationTime,
+    members: npt.NDArray[np.int64],
+) -> None:
+    seconds = attention_ffn_seconds(
+        scenario.tiers,
+        attention_pool=c["pool"].astype(np.int64),
+        ffn_pool=c["ffn_pool"].astype(np.int64),
+        attention_gpus=c["attention_gpus"].astype(np.int64),
+        ranks=c["ep"].astype(np.int64),
+        moe_tp=c["moe_tp"].astype(np.int64),
+        tokens=c["tokens"],
+        bytes_per_token=float(scenario.model.hidden) * element_bytes(scenario, way),
+        routing=routing_of(kind),
+    )
+    name = "attention to FFN" if way == "dispatch" else "FFN to attention"
+    provenance = np.full(len(seconds), Provenance.SPEED_OF_LIGHT, dtype=np.int8)
+    station.add(name, number, Latency(seconds, provenance), members)
+
+
+def _packing_of_kind(
+    scenario: Scenario,
+    pool: int,
+    number: int,
+    kind: LayerKind,
+    c: dict[str, FloatArray],
+    station: StationTime,
+    members: npt.NDArray[np.int64],
+) -> None:
+    hidden = float(scenario.model.hidden)
+    copies = routing_of(kind).copies(c["ep"]) * c["moe_tp"]
+    sent = c["tokens"] / c["attention_gpus"] * hidden * (ACTIVATION_BYTES + copies * element_bytes(scenario, "dispatch"))
+    back = c["tokens"] / c["attention_gpus"] * hidden * (ACTIVATION_BYTES + copies * COMBINE_BYTES)
+    database = scenario.databases[pool]
+    station.add("pack for transfer", number, database.elementwise(bytes_moved=sent), members)
+    station.add("sum returned copies", number, database.elementwise(bytes_moved=back), members)
+
+
+def pack(scenario: Scenario, shape: TransferShape) -> StationTime:
+    """Attention GPUs' own kernels for the transfer: quantise and scatter the copies, sum what comes back. [n, kinds]"""
+    return looked_up(scenario, "packing", {name: getattr(shape, name) for name in shape.__slots__}, _packing_of_kind)

@@ -1,0 +1,1 @@
+"""The answer as data: deployments, fronts, explanations; reading and writing them."""

@@ -1,0 +1,63 @@
+"""The two things that the package does: find the best deployment of a job, and evaluate a given one."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from afd_dse.cost.cells import PARTITIONS, parse_partition
+from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.from_job import scenario_from_job
+from afd_dse.results.breakdown import breakdown
+from afd_dse.results.deployment import Deployment, deployment_of
+from afd_dse.results.parse import candidates_of
+from afd_dse.results.result import Result, build_result
+from afd_dse.search.pool import Found
+from afd_dse.search.run import search
+from afd_dse.search.space import load_space
+from afd_dse.spec.job import Job, job_warnings
+from afd_dse.spec.load import load_job
+from afd_dse.spec.modes import mode_name
+
+
+def optimize(job: Job | Mapping[str, Any], *, progress: Callable[[str, int], None] | None = None) -> Result:
+    """Find the best deployment of ``job``, overall and per mode.
+
+    ``progress`` is told the mode and how many more candidates it has evaluated. Raises :class:`InputError` for a job
+    that is not valid; a job that nothing can satisfy is a valid one, and its result lists the nearest misses.
+    """
+    job = job if isinstance(job, Job) else load_job(job)
+    scenario = scenario_from_job(job)
+    asked = job.search
+    outcome = search(
+        scenario,
+        load_space(asked.space_path),
+        [(name, parse_partition(text)) for name, text in asked.partitions],
+        asked.objective,
+        method=asked.method,
+        seed=asked.seed,
+        trials=asked.trials,
+        journal=asked.journal,
+        progress=progress or (lambda mode, rows: None),
+    )
+    return build_result(job, scenario, outcome)
+
+
+def estimate(job: Job | Mapping[str, Any], deployment: Mapping[str, Any]) -> Deployment:
+    """Evaluate one deployment of ``job`` (the document of a result, or one written by hand).
+
+    Returns its document as a search does, plus ``operators`` and ``stations`` by phase: where a decode and a prefill
+    step go, and how far each part can be trusted. Raises :class:`InputError` for a deployment that is not valid; one
+    that breaks a limit is valid, and says so in ``feasible`` and ``reason``.
+    """
+    job = job if isinstance(job, Job) else load_job(job)
+    scenario = scenario_from_job(job)
+    candidates = candidates_of(deployment, scenario)
+    found = Found(candidates, evaluate(scenario, candidates))
+    mode = mode_name(PARTITIONS[int(candidates.integer("partition")[0])].text)
+    document = deployment_of(scenario, found, 0, mode, job.search.objective)
+    detail = breakdown(scenario, candidates.take(np.zeros(1, dtype=np.int64)))
+    document["operators"] = {phase: part["operators"] for phase, part in detail.items()}
+    document["stations"] = {phase: part["stations"] for phase, part in detail.items()}
+    document["warnings"] = job_warnings(job)
+    return document

@@ -1,0 +1,304 @@
+"""The answer to a job: best deployments, the front, why each mode lost, nearest misses; built, and read back."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from afd_dse.architecture.work import parameters
+from afd_dse.cost.scenario import Scenario
+from afd_dse.errors import InputError, Problem
+from afd_dse.operators import store
+from afd_dse.operators.latency import IntArray
+from afd_dse.results.breakdown import kind_words
+from afd_dse.results.deployment import Deployment, deployment_of
+from afd_dse.results.layout import groups_of, label
+from afd_dse.results.reasons import violated
+from afd_dse.results.table import candidate_table
+from afd_dse.results.words import number, percent
+from afd_dse.search.objective import TIE_TOLERANCE, Objective
+from afd_dse.search.pool import Found, near_misses, pareto_rows, partition_of, ranking
+from afd_dse.search.run import ModeOutcome, SearchOutcome
+from afd_dse.spec.job import Job, job_warnings
+
+FEASIBLE, INFEASIBLE, NO_LAYOUT = "feasible", "infeasible", "no_layout"
+RANKED = 10  # distinct layouts listed over all modes
+RANKED_PER_MODE = 5
+# From this share of guessed time on a warning says so.
+GUESS_WARNING = 0.25
+_KEYS = ("job", "best", "best_per_mode", "pareto", "considered", "evaluated", "modes", "warnings")
+# What an objective compares modes by: metric, words, and whether less is better.
+_COMPARED: dict[str, tuple[str, str, bool]] = {
+    "throughput_per_gpu": ("tokens_per_s_per_gpu", "tokens/s per GPU", False),
+    "total_throughput": ("tokens_per_s", "tokens/s", False),
+    "usd_per_mtok": ("usd_per_mtok", "$ per million tokens", True),
+    "fewest_gpus": ("gpus", "GPUs", True),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What :func:`afd_dse.optimize` returns.
+
+    ``document`` is the content of ``result.json`` (plain JSON values); ``candidates`` the evaluated candidates worth
+    keeping, one row each, in the units of the document.
+    """
+
+    document: Mapping[str, Any]
+    candidates: pd.DataFrame
+
+    @property
+    def feasible(self) -> bool:
+        """Whether some deployment meets every limit."""
+        return self.document["best"] is not None
+
+    @property
+    def best(self) -> Deployment | None:
+        """The best deployment of all modes, None when nothing is feasible."""
+        best: Deployment | None = self.document["best"]
+        return best
+
+    @property
+    def best_per_mode(self) -> dict[str, Deployment]:
+        """By mode the best deployment; where none is feasible the nearest miss, with its reason."""
+        return dict(self.document["best_per_mode"])
+
+    @property
+    def pareto(self) -> list[Deployment]:
+        """The front of tokens/s per GPU against tokens/s per user, fastest for a user first."""
+        return list(self.document["pareto"])
+
+    @property
+    def ranking(self) -> list[Deployment]:
+        """The best distinct layouts of all modes, best first."""
+        return list(self.document["ranking"])
+
+    @property
+    def modes(self) -> list[dict[str, Any]]:
+        """Every mode with its status and reason, in the order asked for."""
+        return list(self.document["modes"])
+
+    @property
+    def nearest_misses(self) -> list[Deployment]:
+        """By constraint the deployment that violates only it, and by the least; empty when the job is feasible."""
+        return list(self.document["nearest_misses"])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to bear in mind, one sentence each."""
+        return list(self.document["warnings"])
+
+    def to_json(self) -> str:
+        """The document as JSON text."""
+        return json.dumps(self.document, indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result:
+    """Turn what a search found into the answer of ``job``."""
+    objective = job.search.objective
+    parts = [(mode.name, mode.found) for mode in outcome.modes if mode.found is not None]
+    joined = Found.join([found for _, found in parts]) if parts else None
+    names = [name for name, found in parts for _ in range(len(found))]
+    ranked = front = np.zeros(0, dtype=np.int64)
+    if joined is not None:
+        ranked, front = ranking(scenario, objective, joined), pareto_rows(joined)
+
+    def documents(rows: IntArray) -> list[Deployment]:
+        if joined is None:
+            return []
+        return [deployment_of(scenario, joined, int(row), names[row], objective) for row in rows]
+
+    best = next(iter(documents(ranked[:1])), None)
+    modes = [_mode(scenario, objective, mode, best) for mode in outcome.modes]
+    misses = [] if best is not None or joined is None else _nearest(scenario, objective, joined, names)
+    document: dict[str, Any] = {
+        "job": job.model_dump(mode="json"),
+        "model": model_facts(scenario),
+        "best": best,
+        "best_per_mode": {mode["name"]: mode.pop("best") for mode in modes},
+        "pareto": documents(front),
+        "ranking": _ranked(scenario, objective, joined, ranked, names, RANKED) if joined else [],
+        "modes": modes,
+        "nearest_misses": misses,
+        "considered": outcome.considered,
+        "evaluated": outcome.evaluated,
+        "search_seconds": outcome.seconds,
+        "method": outcome.method,
+        "explanation": outcome.explanation,
+        "provenance": _provenance(job, best or (misses[-1] if misses else None)),
+        "warnings": [*job_warnings(job), *_warnings(best)],
+    }
+    table = candidate_table(scenario, joined, names, ranked, front)
+    return Result(document, table)
+
+
+def model_facts(scenario: Scenario) -> dict[str, Any]:
+    """What a reader wants to know of the model: its size and the data types that it is served in."""
+    model, q = scenario.model, scenario.quantization
+    total, active = parameters(model)
+    return {
+        "name": model.name,
+        "layers": model.layers,
+        "kinds": [kind_words(kind) for kind in model.kinds],
+        "parameters": total,
+        "active_parameters": active,
+        "quantization": {"gemm": q.gemm, "moe": q.moe, "attention": q.attention, "kv_cache": q.kv_cache},
+    }
+
+
+def _mode(
+    scenario: Scenario, objective: Objective, mode: ModeOutcome, winner: Deployment | None
+) -> dict[str, Any]:
+    """The entry of one mode; its ``best`` moves to ``best_per_mode``."""
+    entry: dict[str, Any] = {"name": mode.name, "partition": mode.partition.text}
+    numbers = {
+        "considered": mode.considered,
+        "evaluated": mode.evaluated,
+        "method": mode.method,
+        "note": mode.note,
+    }
+    if mode.found is None:
+        why = mode.note or "no layout fits the cluster"
+        none = {
+            "mode": mode.name,
+            "partition": mode.partition.text,
+            "feasible": False,
+            "reason": why,
+            "groups": [],
+        }
+        return entry | {
+            "status": NO_LAYOUT,
+            "reason": why,
+            **numbers,
+            "nearest": [],
+            "ranking": [],
+            "best": none,
+        }
+    names = [mode.name] * len(mode.found)
+    if not len(mode.ranking):
+        nearest = _nearest(scenario, objective, mode.found, names)
+        closest = nearest[-1]
+        entry |= {"status": INFEASIBLE, "reason": closest["reason"], **numbers}
+        return entry | {"nearest": nearest, "ranking": [], "best": closest}
+    best = deployment_of(scenario, mode.found, int(mode.ranking[0]), mode.name, objective)
+    ranked = _ranked(scenario, objective, mode.found, mode.ranking, names, RANKED_PER_MODE)
+    entry |= {"status": FEASIBLE, "reason": _why_behind(best, winner, objective), **numbers}
+    return entry | {"nearest": [], "ranking": ranked, "best": best}
+
+
+def _why_behind(best: Deployment, winner: Deployment | None, objective: Objective) -> str | None:
+    """Why a feasible mode is not the answer; None for the mode that is."""
+    if winner is None or winner["mode"] == best["mode"]:
+        return None
+    metric, words, less = _COMPARED[objective]
+    ours, theirs = best[metric], winner[metric]
+    behind = ours / theirs - 1.0 if less else 1.0 - ours / theirs
+    if abs(behind) <= 10.0 * TIE_TOLERANCE:
+        for name, kind in (("gpus", "on fewer GPUs"), ("ttft_ms", "with a lower TTFT")):
+            if winner[name] < best[name]:
+                return f"equal in {words}, but {winner['mode']} does it {kind}"
+        return f"equal in {words}, but {winner['mode']} is the simpler layout"
+    limit = best["binding"]
+    bound = f"; limited by {limit['constraint']}" if limit else ""
+    return f"{percent(behind)} {'more' if less else 'fewer'} {words} than {winner['mode']}{bound}"
+
+
+def _ranked(
+    scenario: Scenario,
+    objective: Objective,
+    found: Found,
+    rows: IntArray,
+    names: Sequence[str],
+    limit: int,
+) -> list[Deployment]:
+    """The best ``limit`` candidates whose labels differ: a layout at a slightly other load says nothing new."""
+    seen: dict[tuple[str, str], int] = {}
+    for row in map(int, rows):
+        partition = partition_of(found, row)
+        seen.setdefault((names[row], label(scenario, partition, groups_of(found.candidates, row))), row)
+        if len(seen) == limit:
+            break
+    return [
+        deployment_of(scenario, found, row, names[row], objective) | {"rank": place}
+        for place, row in enumerate(seen.values(), start=1)
+    ]
+
+
+def _nearest(
+    scenario: Scenario, objective: Objective, found: Found, names: Sequence[str]
+) -> list[Deployment]:
+    """Nearest misses by constraint; the last one violates its worst constraint by the least of all."""
+    return [
+        deployment_of(scenario, found, int(row), names[row], objective)
+        | {"constraint": violated(found.evaluation.slack[row])}
+        for row in near_misses(found)
+    ]
+
+
+def _provenance(job: Job, shown: Deployment | None) -> dict[str, Any]:
+    """Shares of the time of the best deployment (or nearest miss) by origin, and what the tables are."""
+    package = store.provenance().get("package")
+    tables = package if isinstance(package, Mapping) else {}
+    return {
+        **({} if shown is None else shown["provenance"]),
+        "of": None if shown is None else shown["label"],
+        "framework": job.framework,
+        "operator_db": {key: tables.get(key) for key in ("name", "version", "licence")},
+    }
+
+
+def _warnings(best: Deployment | None) -> list[str]:
+    if best is None:
+        return []
+    shares = best["provenance"]
+    guessed = shares["borrowed"] + shares["speed_of_light"]
+    if guessed < GUESS_WARNING:
+        return []
+    return [
+        f"{percent(guessed)} of the time of the best deployment is not from measurements of this kernel on this "
+        f"accelerator ({percent(shares['borrowed'])} borrowed, {percent(shares['speed_of_light'])} speed of light)"
+    ]
+
+
+def headline(document: Mapping[str, Any]) -> str:
+    """The answer in one line, for titles and logs."""
+    best = document["best"]
+    if best is None:
+        return "no deployment meets the SLO"
+    return (
+        f"{best['label']} ({best['mode']}): {number(best['tokens_per_s_per_gpu'])} tokens/s per GPU at "
+        f"{number(best['tokens_per_s_per_user'])} tokens/s per user"
+    )
+
+
+def read_result(path: str | Path) -> Result:
+    """Read a result from its ``result.json`` or the folder that holds it; candidates only where they lie beside it.
+
+    Raises :class:`InputError` when it is missing or not a result.
+    """
+    where = Path(path).expanduser()
+    file = where / "result.json" if where.is_dir() else where
+    remedy = "give a result.json or the folder that `afd-dse optimize --out` wrote"
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(Problem(str(file), None, f"cannot be read ({error.strerror})", remedy)) from error
+    except ValueError as error:
+        raise InputError(Problem(str(file), None, f"is not JSON ({error})", remedy)) from error
+    if not is_result(document):
+        raise InputError(Problem(str(file), None, "is not the result of a search", remedy))
+    beside = file.with_name("candidates.parquet")
+    try:
+        table = pd.read_parquet(beside) if beside.is_file() else pd.DataFrame()
+    except (OSError, ValueError) as error:
+        raise InputError(Problem(str(beside), None, f"cannot be read ({error})", remedy)) from error
+    return Result(document, table)
+
+
+def is_result(document: object) -> bool:
+    """Whether a JSON document is a result (and not, say, one deployment)."""
+    return isinstance(document, dict) and all(key in document for key in _KEYS)

@@ -1,0 +1,42 @@
+"""Numbers for people: as many digits as say something, no exponents. For text only, never for what is computed with."""
+
+import math
+
+
+def number(value: float | None) -> str:
+    """Three to four digits: ``1,235``, ``41.2``, ``0.0312``; ``unbounded`` where a value has no bound."""
+    if value is None or not math.isfinite(value):
+        return "unbounded"
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    if size >= 9.995:
+        return f"{value:.1f}"
+    if size >= 0.9995:
+        return f"{value:.2f}"
+    return "0" if size == 0 else f"{value:.3g}" if size >= 1e-4 else f"{value:.1e}"
+
+
+def percent(share: float) -> str:
+    """``37 %``, ``0.4 %``, ``1,240 %``; ``share`` as a fraction, any sign."""
+    value = abs(share) * 100.0
+    if value >= 9.95:
+        return f"{value:,.0f} %"
+    return f"{value:.1f} %" if value >= 0.095 else f"{value:.1g} %" if value >= 1e-3 else "less than 0.001 %"
+
+
+def count(value: float) -> str:
+    """A large count in words of the trade: ``74.7 billion``, ``2.40 million``, ``4,096``."""
+    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if value >= size:
+            return f"{value / size:.3g} {word}"
+    return f"{value:,.0f}"
+
+
+def parameters(value: float) -> str:
+    """A number of parameters: ``671B``, ``8.0B``, ``560M``."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if value >= size:
+            scaled = value / size
+            return f"{scaled:.0f}{letter}" if scaled >= 99.5 else f"{scaled:.1f}{letter}"
+    return f"{value:,.0f}"
