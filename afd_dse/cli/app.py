@@ -55,17 +55,25 @@ def optimize(
     job: JobFile,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Write result.json, pareto.csv, candidates.parquet, report.html."),
+        typer.Option(
+            "--out", metavar="DIR", help="Write result.json, pareto.csv, candidates.parquet, report.html."
+        ),
     ] = None,
     as_json: AsJson = False,
     modes: Annotated[
         str | None,
-        typer.Option(metavar="MODES", help="all, all_partitions, or a comma-separated list: 'pd,PA PF | DA | DF'."),
+        typer.Option(
+            metavar="MODES", help="all, all_partitions, or a comma-separated list: 'pd,PA PF | DA | DF'."
+        ),
     ] = None,
-    space: Annotated[str | None, typer.Option(metavar="SPACE", help="Search space: a name or a file.")] = None,
+    space: Annotated[
+        str | None, typer.Option(metavar="SPACE", help="Search space: a name or a file.")
+    ] = None,
     method: Annotated[str | None, typer.Option(metavar="METHOD", help="auto, exhaustive or optuna.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a sampled search.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Candidates that a sampled search evaluates a mode.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Candidates that a sampled search evaluates a mode.")
+    ] = None,
     journal: Annotated[
         str | None, typer.Option(metavar="FILE", help="File that a sampled search is continued from.")
     ] = None,
@@ -75,7 +83,14 @@ def optimize(
     from afd_dse.cli.inputs import read_job
     from afd_dse.cli.progress import search_progress
 
-    changes = {"modes": modes, "space": space, "method": method, "seed": seed, "trials": trials, "journal": journal}
+    changes = {
+        "modes": modes,
+        "space": space,
+        "method": method,
+        "seed": seed,
+        "trials": trials,
+        "journal": journal,
+    }
     asked = read_job(job, changes)
     if out is not None:
         from afd_dse.results.files import check_folder
@@ -104,11 +119,14 @@ def estimate(
     deployment: Annotated[
         str,
         typer.Argument(
-            metavar="DEPLOYMENT", help="Deployment (JSON or YAML), a result.json or its folder, or - for stdin."
+            metavar="DEPLOYMENT",
+            help="Deployment (JSON or YAML), a result.json or its folder, or - for stdin.",
         ),
     ],
     as_json: AsJson = False,
-    mode: Annotated[str | None, typer.Option(metavar="MODE", help="Of a result: the best of this mode.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(metavar="MODE", help="Of a result: the best of this mode.")
+    ] = None,
     rank: Annotated[
         int | None, typer.Option(min=1, help="Of a result: the N-th best layout, of all modes or of --mode.")
     ] = None,
@@ -117,13 +135,14 @@ def estimate(
     from afd_dse import estimate as run
     from afd_dse.cli.inputs import read_deployment, read_job
 
-    document = run(read_job(job, {}), read_deployment(deployment, mode, rank))
+    asked = read_job(job, {})
+    document = run(asked, read_deployment(deployment, mode, rank))
     if as_json:
         _print_json(document)
     else:
         from afd_dse.cli.estimate import print_estimate
 
-        print_estimate(document)
+        print_estimate(document, slo=asked.slo.model_dump())
     return DONE if document["feasible"] else INFEASIBLE
 
 
@@ -135,28 +154,28 @@ def models(
     as_json: AsJson = False,
 ) -> int:
     """List the catalogued models, or describe one."""
-    from afd_dse.cli import catalogues
+    from afd_dse.cli.catalogues import model_detail, model_list, print_model, print_models
 
-    facts = catalogues.model_list() if name is None else catalogues.model_detail(name)
+    facts = model_list() if name is None else model_detail(name)
     if as_json:
         _print_json(facts)
     elif isinstance(facts, list):
-        catalogues.print_models(facts)
+        print_models(facts)
     else:
-        catalogues.print_model(facts)
+        print_model(facts)
     return DONE
 
 
 @app.command()
 def accelerators(as_json: AsJson = False) -> int:
     """List the catalogued accelerators."""
-    from afd_dse.cli import catalogues
+    from afd_dse.cli.catalogues import accelerator_list, print_accelerators
 
-    facts = catalogues.accelerator_list()
+    facts = accelerator_list()
     if as_json:
         _print_json(facts)
     else:
-        catalogues.print_accelerators(facts)
+        print_accelerators(facts)
     return DONE
 
 
@@ -172,51 +191,53 @@ def schema() -> int:
 @db.command("list")
 def db_list(as_json: AsJson = False) -> int:
     """List the tables by accelerator, framework and operator."""
-    from afd_dse.cli import database
+    from afd_dse.cli.database import print_tables, table_list
 
-    facts = database.table_list()
+    facts = table_list()
     if as_json:
         _print_json(facts)
     else:
-        database.print_tables(facts)
+        print_tables(facts)
     return DONE
 
 
 @db.command("show")
 def db_show(
     table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="ACCELERATOR/FRAMEWORK/OPERATOR, e.g. b200_sxm/trtllm/gemm.")
+        str,
+        typer.Argument(metavar="TABLE", help="ACCELERATOR/FRAMEWORK/OPERATOR, e.g. b200_sxm/trtllm/gemm."),
     ],
     as_json: AsJson = False,
 ) -> int:
     """Describe one table: its columns and their ranges, rows, source."""
-    from afd_dse.cli import database
+    from afd_dse.cli.database import print_table, table_detail
 
-    facts = database.table_detail(table)
+    facts = table_detail(table)
     if as_json:
         _print_json(facts)
     else:
-        database.print_table(facts)
+        print_table(facts)
     return DONE
 
 
 @db.command("check")
 def db_check(as_json: AsJson = False) -> int:
     """Validate the whole database: schemas, values, hashes; count rows faster than light."""
-    from afd_dse.cli import database
+    from afd_dse.cli.database import check, print_check
 
-    facts = database.check()
+    facts = check()
     if as_json:
         _print_json(facts)
     else:
-        database.print_check(facts)
+        print_check(facts)
     return DONE if facts["ok"] else FAILED
 
 
 @db.command("import")
 def db_import(
     wheel: Annotated[
-        Path | None, typer.Option("--wheel", metavar="FILE", help="Wheel of aiconfigurator-core; absent: fetched by pip.")
+        Path | None,
+        typer.Option("--wheel", metavar="FILE", help="aiconfigurator-core wheel; absent: pip fetches it."),
     ] = None,
     to: Annotated[
         Path | None, typer.Option("--to", metavar="DIR", help="Database folder; absent: the package's own.")
@@ -224,13 +245,13 @@ def db_import(
     as_json: AsJson = False,
 ) -> int:
     """Rebuild the tables from the published measurements."""
-    from afd_dse.cli import database
+    from afd_dse.cli.database import import_wheel, print_import
 
-    facts = database.import_wheel(wheel, to)
+    facts = import_wheel(wheel, to)
     if as_json:
         _print_json(facts)
     else:
-        database.print_import(facts)
+        print_import(facts)
     return DONE
 
 

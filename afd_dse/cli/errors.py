@@ -1,5 +1,6 @@
 """What a command ends with: exit codes, and errors on stderr as one line a problem."""
 
+import os
 import sys
 import traceback
 from typing import Any
@@ -57,12 +58,16 @@ def _report(error: Exception) -> int:
     usage = getattr(error, "format_message", None)
     if usage is not None:
         context = getattr(error, "ctx", None)
+        if context is not None and not usage():
+            # A command group without a command: its help is the answer.
+            sys.stdout.write(context.get_help())
+            return DONE
         command = context.command_path if context is not None else "afd-dse"
         _say(f"{command}: {usage().rstrip('.')}; see `{command} --help`")
         return int(getattr(error, "exit_code", BAD_INPUT))
     if isinstance(error, BrokenPipeError):
         # Whoever read our output has seen enough. Python must not complain when it flushes at exit.
-        sys.stdout = None  # type: ignore[assignment]
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     _say(
         f"afd-dse: {type(error).__name__}: {error}; this is a fault of the program: "

@@ -28,3 +28,16 @@ def search_progress() -> Iterator[Callable[[str, int], None]]:
             bar.update(task, description=mode, advance=rows)
 
         yield advance
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """A spinner beside ``text``."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(text):
+        yield

@@ -48,8 +48,11 @@ class Candidates:
         if unknown:
             raise KeyError(f"unknown columns {sorted(unknown)}")
         arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns[name])) for name in ALL_COLUMNS))
-        kinds = [np.int64] * len(INTEGER_COLUMNS) + [np.float64] * len(FLOAT_COLUMNS)
-        return cls({n: np.ascontiguousarray(a, dtype=k) for n, a, k in zip(ALL_COLUMNS, arrays, kinds, strict=True)})
+        found: dict[str, Column] = {}
+        for name, array in zip(ALL_COLUMNS, arrays, strict=True):
+            whole = name in INTEGER_COLUMNS
+            found[name] = array.astype(np.int64) if whole else array.astype(np.float64)
+        return cls(found)
 
     def __len__(self) -> int:
         return len(self.columns["partition"])
@@ -79,7 +82,9 @@ class Candidates:
 
 
 # Odd multipliers of a multiply-xor hash; any odd 64-bit constants do.
-_MULTIPLIERS = np.random.default_rng(20261129).integers(1, 2**63, size=32, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+_MULTIPLIERS = np.random.default_rng(20261129).integers(1, 2**63, size=32, dtype=np.uint64) * np.uint64(
+    2
+) + np.uint64(1)
 
 
 def row_codes(table: FloatArray) -> npt.NDArray[np.uint64]:
@@ -104,7 +109,7 @@ def distinct(columns: Mapping[str, Column]) -> tuple[dict[str, FloatArray], IntA
 
 
 def distinct_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
-    """Indices of the first of every distinct row of ``table`` [n, k], and for every row the number of its distinct one."""
+    """Indices of the first of every distinct row of ``table`` [n, k], and every row's number among the distinct ones."""
     _, first, inverse = np.unique(row_codes(table), return_index=True, return_inverse=True)
     inverse = inverse.reshape(-1)
     if not np.array_equal(table[first[inverse]], table):  # two different rows with one code

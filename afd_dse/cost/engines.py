@@ -24,8 +24,8 @@ ALWAYS_BUSY = 1e12
 class Prefill:
     """Prefill of a deployment's unit, columns [n].
 
-    ``service_s`` from the start of a request's prefill to its end; ``servers`` requests in service at once per unit,
-    ``capacity`` requests/s per unit; ``gate_s`` mean wait for the running step; ``sequences`` in flight per rank.
+    ``service_s`` from the start of a request's prefill to its end; ``servers`` requests in service at once per
+    unit, ``capacity`` requests/s per unit; ``gate_s`` mean wait for the running step; ``sequences`` in flight per rank.
     """
 
     service_s: FloatArray
@@ -49,7 +49,7 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """Both phases of a block of candidates; ``slack`` what the load leaves of shared resources (negative: impossible)."""
+    """Both phases of a block; ``slack`` what the load leaves of shared resources (negative: impossible)."""
 
     prefill: Prefill
     decode: Decode
@@ -60,7 +60,7 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """How prompts are cut for steps with ``room`` tokens: ``per_request`` steps of ``sequences`` pieces of ``piece``."""
+    """How prompts are cut: ``per_request`` steps a prompt, each with ``sequences`` pieces of ``piece`` tokens."""
 
     per_request: FloatArray
     sequences: FloatArray
@@ -96,7 +96,9 @@ def decode_alone(scenario: Scenario, partition: Partition, c: Candidates) -> tup
     return Decode(step.seconds, step.seconds, tokens, step), stations
 
 
-def prefill_alone(scenario: Scenario, partition: Partition, c: Candidates) -> tuple[Prefill, Stations, Chunks]:
+def prefill_alone(
+    scenario: Scenario, partition: Partition, c: Candidates
+) -> tuple[Prefill, Stations, Chunks]:
     """Prefill with its GPUs to itself: steps of up to ``chunk_tokens`` tokens per rank."""
     cut = Cut.of(c, Phase.PREFILL)
     chunks = cut_prompts(scenario, c.number("chunk_tokens"))
@@ -142,7 +144,7 @@ def _decode_demand(scenario: Scenario, c: Candidates, cut: Cut) -> tuple[FloatAr
 
 
 def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
-    """Chunked prefill (Sarathi-Serve, arXiv 2403.02310): a step carries all decode tokens and up to the rest in prefill.
+    """Chunked prefill (Sarathi-Serve, arXiv 2403.02310): steps carry all decode tokens, and prefill in what is left.
 
     In steady state every step must bring a·ISL prefill tokens, a being the requests that finish in it; they come in
     pieces, so a share of the steps is mixed. Ranks of one unit step together: a step is mixed when any rank's is.
@@ -192,7 +194,9 @@ def _prioritized(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
     servers = cut.dp * together * cut.pp
     gate = 0.5 * decode.interval_s * decode.interval_s / interval
     prefill = Prefill(service, servers, servers / service, gate, together, together * chunks.piece, step)
-    both = Decode(interval, decode.interval_s + service, batch * scenario.tokens_per_sequence / cut.pp, decode.step)
+    both = Decode(
+        interval, decode.interval_s + service, batch * scenario.tokens_per_sequence / cut.pp, decode.step
+    )
     return Engines(prefill, both, np.ones(len(c)), stations, decode_stations)
 
 
@@ -249,7 +253,10 @@ def shared_side(scenario: Scenario, partition: Partition, c: Candidates) -> Engi
                 used = used + busy[Phase.DECODE][other] / step.seconds
         own = np.zeros(len(c))
         for same in (0, 1):
-            if partition.group_of[cells[same][Phase.PREFILL]] == partition.group_of[cells[side][Phase.PREFILL]]:
+            if (
+                partition.group_of[cells[same][Phase.PREFILL]]
+                == partition.group_of[cells[side][Phase.PREFILL]]
+            ):
                 own = own + requests * busy[Phase.PREFILL][same]
         slack = np.minimum(slack, np.where(used > 0, 1.0 - used - own, 1.0))
         stretch.append(1.0 / np.maximum(1.0 - used, 1e-3))

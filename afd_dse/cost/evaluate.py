@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from afd_dse.cost.cells import PARTITIONS, Cell, Partition, Phase, phase_of
 from afd_dse.cost.columns import PRIORITIZED, Candidates
@@ -12,7 +13,7 @@ from afd_dse.cost.phase import Cut
 from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
 from afd_dse.cost.scenario import Scenario
 from afd_dse.network.traffic import kv_transfer_seconds
-from afd_dse.operators.latency import FloatArray, Provenance
+from afd_dse.operators.latency import FloatArray, IntArray, Provenance
 
 # A prefill queue above this utilisation is not offered: beyond it the wait depends on details that no mean-value
 # model knows, and any burst overloads it.
@@ -80,16 +81,14 @@ class Evaluation:
     provenance: FloatArray
 
     @property
-    def feasible(self) -> np.ndarray:
+    def feasible(self) -> npt.NDArray[np.bool_]:
         """Whether every constraint holds [n]."""
-        result: np.ndarray = (self.slack >= 0.0).all(axis=1)
-        return result
+        return np.asarray((self.slack >= 0.0).all(axis=1))
 
     @property
-    def worst(self) -> np.ndarray:
+    def worst(self) -> IntArray:
         """Index into :data:`CONSTRAINTS` of the constraint with the least slack [n]."""
-        result: np.ndarray = self.slack.argmin(axis=1)
-        return result
+        return np.asarray(self.slack.argmin(axis=1), dtype=np.int64)
 
 
 def evaluate(scenario: Scenario, candidates: Candidates) -> Evaluation:
@@ -237,7 +236,11 @@ def _metrics(
 
 
 def _kv_transfer(
-    scenario: Scenario, partition: Partition, cuts: dict[Phase, Cut], requests: FloatArray, by_pool: FloatArray
+    scenario: Scenario,
+    partition: Partition,
+    cuts: dict[Phase, Cut],
+    requests: FloatArray,
+    by_pool: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """Time to hand one request's KV over, and the share of the links' time that this takes; zero in one group."""
     if partition.group_of[Cell.PA] == partition.group_of[Cell.DA]:
@@ -277,7 +280,9 @@ def _slack(
         return result
 
     with np.errstate(divide="ignore"):
-        demand = m["requests_per_s"] / workload.requests_per_s - 1.0 if workload.requests_per_s else np.ones(rows)
+        demand = (
+            m["requests_per_s"] / workload.requests_per_s - 1.0 if workload.requests_per_s else np.ones(rows)
+        )
     offered = limit(m["concurrency"], workload.concurrency_limit)
     return np.stack(
         [
@@ -297,8 +302,10 @@ def _slack(
 
 def _provenance(engines: Engines, m: dict[str, FloatArray]) -> FloatArray:
     """Share of GPU time by provenance over decode and prefill of a request, [n, 4]."""
-    both = engines.decode.step.by_provenance + engines.prefill.step.by_provenance * (
-        m["decode_step_s"] / np.maximum(m["prefill_step_s"], 1e-12)
-    )[:, None]
+    both = (
+        engines.decode.step.by_provenance
+        + engines.prefill.step.by_provenance
+        * (m["decode_step_s"] / np.maximum(m["prefill_step_s"], 1e-12))[:, None]
+    )
     result: FloatArray = both / np.maximum(both.sum(axis=1, keepdims=True), 1e-30)
     return result

@@ -21,7 +21,9 @@ def _profiles() -> dict[str, FrameworkProfile]:
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
         return {
-            name: FrameworkProfile(name, **{key: float(value) for key, value in entry.items() if key != "source"})
+            name: FrameworkProfile(
+                name, **{key: float(value) for key, value in entry.items() if key != "source"}
+            )
             for name, entry in entries.items()
         }
     except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
@@ -46,10 +48,8 @@ def scenario_from_job(job: Job) -> Scenario:
             accelerator=pool.resolved,
             reference=pool.reference,
             count=pool.count,
-            usd_per_gpu_hour=(
-                pool.resolved.usd_per_gpu_hour if pool.usd_per_gpu_hour is None else pool.usd_per_gpu_hour
-            ),
-            power_w=pool.resolved.power_w if pool.power_w is None else pool.power_w,
+            usd_per_gpu_hour=pool.resolved.usd_per_gpu_hour,
+            power_w=pool.resolved.power_w,
             usable_fraction=pool.usable_memory_fraction or profile.usable_fraction,
         )
         for pool in job.cluster.pools
@@ -92,8 +92,17 @@ def scenario_from_job(job: Job) -> Scenario:
     )
 
 
+# NOTE: checkpoints with MXFP4 experts name only the weights' type. Blackwell computes them with 8-bit activations
+# (the frameworks' default there), earlier generations with 16-bit ones.
+_MXFP4_ON_BLACKWELL = "w4a8_mxfp4_mxfp8"
+
+
 def _quantization(job: Job, model: ModelArchitecture, pools: tuple[Pool, ...]) -> Quantization:
     """One set of data types for the whole deployment; every pool must be able to compute in it."""
     asked = {key: value for key, value in job.quantization.model_dump().items() if value is not None}
+    if model.quantization.moe == "w4a16_mxfp4" and all(
+        pool.accelerator.generation.startswith("blackwell") for pool in pools
+    ):
+        asked.setdefault("moe", _MXFP4_ON_BLACKWELL)
     found = [quantization_for(model, asked, pool.accelerator.generation) for pool in pools]
     return found[0]

@@ -45,6 +45,7 @@ class TransferShape:
     ep: Column
     moe_tp: Column
     tokens: Column
+    low_latency: Column
 
 
 def routing_of(kind: LayerKind) -> Routing:
@@ -69,7 +70,9 @@ def exchange(scenario: Scenario, shape: ExchangeShape) -> tuple[StationTime, Sta
 def transfer(scenario: Scenario, shape: TransferShape) -> tuple[StationTime, StationTime]:
     """Attention → FFN and FFN → attention between groups, seconds [n, kinds] each."""
     columns = {name: getattr(shape, name) for name in shape.__slots__}
-    there, back = (looked_up(scenario, f"transfer {way}", columns, partial(_transfer_of_kind, way)) for way in WAYS)
+    there, back = (
+        looked_up(scenario, f"transfer {way}", columns, partial(_transfer_of_kind, way)) for way in WAYS
+    )
     return there, back
 
 
@@ -98,6 +101,7 @@ def _exchange_of_kind(
         tokens_per_gpu=part["tokens_per_gpu"],
         bytes_per_token=float(scenario.model.hidden) * width,
         routing=routing_of(kind),
+        low_latency=part["low_latency"] > 0,
     )
     seconds, provenance = modelled, np.full(len(modelled), Provenance.SPEED_OF_LIGHT, dtype=np.int8)
     for low_latency in (False, True):
@@ -142,6 +146,7 @@ def _transfer_of_kind(
         tokens=c["tokens"],
         bytes_per_token=float(scenario.model.hidden) * element_bytes(scenario, way),
         routing=routing_of(kind),
+        low_latency=c["low_latency"] > 0,
     )
     name = "attention to FFN" if way == "dispatch" else "FFN to attention"
     provenance = np.full(len(seconds), Provenance.SPEED_OF_LIGHT, dtype=np.int8)
@@ -159,7 +164,12 @@ def _packing_of_kind(
 ) -> None:
     hidden = float(scenario.model.hidden)
     copies = routing_of(kind).copies(c["ep"]) * c["moe_tp"]
-    sent = c["tokens"] / c["attention_gpus"] * hidden * (ACTIVATION_BYTES + copies * element_bytes(scenario, "dispatch"))
+    sent = (
+        c["tokens"]
+        / c["attention_gpus"]
+        * hidden
+        * (ACTIVATION_BYTES + copies * element_bytes(scenario, "dispatch"))
+    )
     back = c["tokens"] / c["attention_gpus"] * hidden * (ACTIVATION_BYTES + copies * COMBINE_BYTES)
     database = scenario.databases[pool]
     station.add("pack for transfer", number, database.elementwise(bytes_moved=sent), members)
@@ -167,5 +177,7 @@ def _packing_of_kind(
 
 
 def pack(scenario: Scenario, shape: TransferShape) -> StationTime:
-    """Attention GPUs' own kernels for the transfer: quantise and scatter the copies, sum what comes back. [n, kinds]"""
-    return looked_up(scenario, "packing", {name: getattr(shape, name) for name in shape.__slots__}, _packing_of_kind)
+    """Attention GPUs' kernels for the transfer, [n, kinds]: quantise and scatter the copies, sum what comes back."""
+    return looked_up(
+        scenario, "packing", {name: getattr(shape, name) for name in shape.__slots__}, _packing_of_kind
+    )

@@ -25,7 +25,8 @@ class GroupMemory:
     @property
     def total(self) -> FloatArray:
         """Sum of the terms, bytes [n]."""
-        return np.sum(list(self.terms.values()), axis=0)
+        result: FloatArray = np.sum(list(self.terms.values()), axis=0)
+        return result
 
     @property
     def slack(self) -> FloatArray:
@@ -132,7 +133,7 @@ def kv_bytes(scenario: Scenario, cut: Cut, sequences: FloatArray, context: float
 
 
 def kv_bytes_of_request(scenario: Scenario) -> float:
-    """KV cache and state that prefill hands over for one request: its new tokens (the prefix is cached on both sides)."""
+    """KV cache and state that prefill hands over for one request: its new tokens; both sides hold the prefix."""
     q = scenario.quantization
     return float(
         sum(

@@ -18,7 +18,9 @@ from afd_dse.cost.stations import (
     ffn_station,
     head_seconds,
 )
+from afd_dse.network.tiers import LINK_EFFICIENCY
 from afd_dse.operators.latency import FloatArray, IntArray
+
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
@@ -116,9 +118,13 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
     tokens_per_sequence = float(scenario.tokens_per_sequence)
     decode = load.decode_sequences / parts
     # Fewer sequences than micro-batches: a sequence is cut along its tokens instead (pieces in pipeline order).
-    prefill_sequences = np.where(load.prefill_sequences > 0, np.maximum(load.prefill_sequences / cut.micro_batches, 1.0), 0.0)
+    prefill_sequences = np.where(
+        load.prefill_sequences > 0, np.maximum(load.prefill_sequences / cut.micro_batches, 1.0), 0.0
+    )
     shrink = np.where(
-        load.prefill_sequences > 0, load.prefill_sequences / cut.micro_batches / np.maximum(prefill_sequences, 1e-12), 1.0
+        load.prefill_sequences > 0,
+        load.prefill_sequences / cut.micro_batches / np.maximum(prefill_sequences, 1e-12),
+        1.0,
     )
     piece = load.piece * shrink
     attention = attention_station(
@@ -154,7 +160,7 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
     )
     to_ffn, to_attention = _links(scenario, cut, phase, split, holders, tokens)
     if split:
-        attention = attention.plus(pack(scenario, _transfer_shape(cut, tokens)))
+        attention = attention.plus(pack(scenario, _transfer_shape(cut, phase, tokens)))
     sequences = load.decode_sequences * tokens_per_sequence / cut.pp + load.prefill_sequences
     head = head_seconds(scenario, pool=cut.attention_pool, tp=cut.tp, sequences=sequences)
     profile = scenario.framework
@@ -170,7 +176,7 @@ def _links(
 ) -> tuple[StationTime, StationTime]:
     """The way to the FFN and the way back; zero where tokens need not move."""
     if split:
-        return transfer(scenario, _transfer_shape(cut, tokens))
+        return transfer(scenario, _transfer_shape(cut, phase, tokens))
     return exchange(
         scenario,
         ExchangeShape(
@@ -184,8 +190,16 @@ def _links(
     )
 
 
-def _transfer_shape(cut: Cut, tokens: FloatArray) -> TransferShape:
-    return TransferShape(cut.attention_pool, cut.ffn_pool, cut.attention_gpus, cut.ep, cut.moe_tp, tokens)
+def _transfer_shape(cut: Cut, phase: Phase, tokens: FloatArray) -> TransferShape:
+    return TransferShape(
+        pool=cut.attention_pool,
+        ffn_pool=cut.ffn_pool,
+        attention_gpus=cut.attention_gpus,
+        ep=cut.ep,
+        moe_tp=cut.moe_tp,
+        tokens=tokens,
+        low_latency=np.full(len(tokens), float(phase == Phase.DECODE)),
+    )
 
 
 def _stage_hop(scenario: Scenario, cut: Cut, tokens: FloatArray) -> FloatArray:
@@ -195,7 +209,7 @@ def _stage_hop(scenario: Scenario, cut: Cut, tokens: FloatArray) -> FloatArray:
     bandwidth = np.where(inside, tiers.scale_up_bytes_per_s[pool], tiers.scale_out_bytes_per_s[pool])
     latency = np.where(inside, tiers.scale_up_latency_s[pool], tiers.scale_out_latency_s[pool])
     per_gpu = tokens / (cut.dp * cut.cp) * scenario.model.hidden * ACTIVATION_BYTES / cut.tp
-    result: FloatArray = (cut.pp - 1) * (per_gpu / bandwidth + latency)
+    result: FloatArray = (cut.pp - 1) * (per_gpu / (bandwidth * LINK_EFFICIENCY) + latency)
     return result
 
 
@@ -218,10 +232,8 @@ def run_step(
     attention = stations.attention.seconds * column(attention_stretch) + column(attention_wait_s)
     ffn = stations.ffn.seconds * column(ffn_stretch) + column(ffn_wait_s)
     to_ffn, to_attention = stations.to_ffn.seconds, stations.to_attention.seconds
-    if stations.split:
-        parts = [attention, to_ffn, ffn, to_attention]
-    else:
-        parts = [attention + ffn, to_ffn + to_attention]
+    together = [attention + ffn, to_ffn + to_attention]
+    parts = [attention, to_ffn, ffn, to_attention] if stations.split else together
     pipeline = step_time(parts, layers, m)
     drafts = float(scenario.draft_tokens)
     draft_s = drafts * (sum(part[:, -1] for part in parts) + stations.head_s) if drafts else 0.0

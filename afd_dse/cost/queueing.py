@@ -13,7 +13,11 @@ def waiting_probability(utilization: FloatArray, servers: FloatArray) -> FloatAr
 
 
 def conditional_wait(
-    service_s: FloatArray, utilization: FloatArray, servers: FloatArray, arrival_cv2: float, service_cv2: float
+    service_s: FloatArray,
+    utilization: FloatArray,
+    servers: FloatArray,
+    arrival_cv2: float,
+    service_cv2: float,
 ) -> FloatArray:
     """Mean wait of those who wait, seconds [n]; infinite at utilization ≥ 1.
 
@@ -32,11 +36,15 @@ def wait_percentile(probability: FloatArray, conditional: FloatArray, percentile
 
     The 50th percentile is answered with the mean, which lies above the median of this distribution.
     """
-    mean = np.where(np.isinf(conditional), np.inf, probability * np.where(np.isinf(conditional), 0.0, conditional))
+    mean = np.where(
+        np.isinf(conditional), np.inf, probability * np.where(np.isinf(conditional), 0.0, conditional)
+    )
     if percentile <= 50.0:
         return mean
     exceed = 1.0 - percentile / 100.0
     ratio = np.log(np.maximum(probability, exceed) / exceed)
-    tail = np.where(ratio > 0, np.where(np.isinf(conditional), np.inf, conditional) * np.where(ratio > 0, ratio, 1.0), 0.0)
+    tail = np.where(
+        ratio > 0, np.where(np.isinf(conditional), np.inf, conditional) * np.where(ratio > 0, ratio, 1.0), 0.0
+    )
     result: FloatArray = np.maximum(mean, tail)
     return result

@@ -46,8 +46,10 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Means and coefficients of variation of the requests; tokens. ``arrival_cv2`` is the squared coefficient of
-    variation of inter-arrival times (1 for Poisson)."""
+    """Means (tokens) and coefficients of variation of the requests.
+
+    ``arrival_cv2`` is the squared coefficient of variation of inter-arrival times, 1 for Poisson.
+    """
 
     isl: float
     osl: float
@@ -58,7 +60,7 @@ class Workload:
     arrival_cv2: float = 1.0
     concurrency_limit: float = float("inf")
     requests_per_s: float = 0.0
-    expert_distribution: str = "balanced"
+    expert_distribution: str = "uniform"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ class Scenario:
 
     def __post_init__(self) -> None:
         if not self.databases:
-            built = tuple(OperatorDatabase(p.accelerator, self.framework.name, p.reference) for p in self.pools)
+            built = tuple(
+                OperatorDatabase(p.accelerator, self.framework.name, p.reference) for p in self.pools
+            )
             object.__setattr__(self, "databases", built)
 
     @cached_property
@@ -122,7 +126,7 @@ class Scenario:
 
     @property
     def decode_context(self) -> float:
-        """Mean context of a decoding sequence: in steady state the ages in a batch are spread evenly over the output."""
+        """Mean context of a decoding sequence: in steady state the ages in a batch spread evenly over the output."""
         return self.workload.prefix + self.workload.isl + self.workload.osl / 2.0
 
     @cached_property

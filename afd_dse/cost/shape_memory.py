@@ -68,7 +68,9 @@ class ShapeMemory:
             self._append(shapes[fresh], codes[fresh], look_up(shapes[fresh]))
         return position
 
-    def _find(self, shapes: FloatArray, codes: npt.NDArray[np.uint64]) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    def _find(
+        self, shapes: FloatArray, codes: npt.NDArray[np.uint64]
+    ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
         if self._columns is None:
             return np.zeros(len(codes), dtype=np.int64), np.zeros(len(codes), dtype=bool)
         slot = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)

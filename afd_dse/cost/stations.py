@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from afd_dse.architecture.model import DenseFfn, Gqa, LayerKind, LinearAttention, Mla
 from afd_dse.cost.columns import Column, distinct, distinct_rows
-from afd_dse.cost.shape_memory import ShapeMemory
 from afd_dse.cost.scenario import Scenario
+from afd_dse.cost.shape_memory import ShapeMemory
 from afd_dse.network.collectives import all_reduce
 from afd_dse.operators.database import OperatorDatabase
 from afd_dse.operators.latency import FloatArray, Latency, Provenance
@@ -28,8 +28,10 @@ class Operation:
 
 @dataclass(slots=True)
 class StationTime:
-    """Seconds [n, kinds] of one layer, how many of them have which provenance [n, kinds, 4]; for a single row also
-    its operators."""
+    """Seconds [n, kinds] of one layer and how many of them have which provenance [n, kinds, 4].
+
+    For a single row also its operators.
+    """
 
     seconds: FloatArray
     by_provenance: FloatArray
@@ -103,7 +105,7 @@ def _columns(shape: AttentionShape | FfnShape) -> dict[str, Column]:
 
 
 def attention_station(scenario: Scenario, shape: AttentionShape) -> StationTime:
-    """Attention of one layer of each kind: projections, kernel, norms, router, all-reduce over TP. Seconds [n, kinds]."""
+    """Attention of a layer of each kind: projections, kernel, norms, router, all-reduce over TP. Seconds [n, kinds]."""
     return looked_up(scenario, "attention", _columns(shape), _attention_of_kind)
 
 
@@ -380,7 +382,9 @@ def _dense(
     hidden, dtype = float(scenario.model.hidden), scenario.quantization.gemm
     tokens, local = c["shard_tokens"], width / c["shard"]
     matrices = 2.0 if gated else 1.0
-    station.add(f"{name} up", number, database.gemm(dtype=dtype, m=tokens, n=matrices * local, k=hidden), members)
+    station.add(
+        f"{name} up", number, database.gemm(dtype=dtype, m=tokens, n=matrices * local, k=hidden), members
+    )
     activation = database.elementwise(bytes_moved=tokens * local * ACTIVATION_BYTES * (matrices + 1.0))
     station.add(f"{name} activation", number, activation, members)
     station.add(f"{name} down", number, database.gemm(dtype=dtype, m=tokens, n=hidden, k=local), members)

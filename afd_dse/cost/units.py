@@ -62,7 +62,7 @@ def _memory_slack(
     tokens: FloatArray,
 ) -> FloatArray:
     groups = [group for group in partition.groups if phase_of(group[0]) == phase]
-    found = group_memory(scenario, groups, cuts, sequences, sequences, {p: tokens for p in Phase})
+    found = group_memory(scenario, groups, cuts, sequences, sequences, dict.fromkeys(Phase, tokens))
     result: FloatArray = np.min([group.slack for group in found], axis=0)
     return result
 
@@ -96,7 +96,9 @@ def prefill_units(scenario: Scenario, partition: Partition, c: Candidates) -> Pr
     )
 
 
-def judged_wait(scenario: Scenario, units: PrefillUnits, replicas: FloatArray, utilization: FloatArray) -> FloatArray:
+def judged_wait(
+    scenario: Scenario, units: PrefillUnits, replicas: FloatArray, utilization: FloatArray
+) -> FloatArray:
     """Wait at the SLO's percentile of ``replicas`` prefill units at ``utilization``, seconds [n]."""
     servers = units.servers * replicas
     probability = waiting_probability(utilization, servers)
@@ -105,12 +107,15 @@ def judged_wait(scenario: Scenario, units: PrefillUnits, replicas: FloatArray, u
         per_server, utilization, servers, scenario.workload.arrival_cv2, scenario.workload.isl_cv**2
     )
     result: FloatArray = (
-        wait_percentile(probability, conditional, scenario.slo.percentile) + np.minimum(utilization, 1.0) * units.gate_s
+        wait_percentile(probability, conditional, scenario.slo.percentile)
+        + np.minimum(utilization, 1.0) * units.gate_s
     )
     return result
 
 
-def admissible_rate(scenario: Scenario, units: PrefillUnits, replicas: FloatArray, budget_s: FloatArray) -> FloatArray:
+def admissible_rate(
+    scenario: Scenario, units: PrefillUnits, replicas: FloatArray, budget_s: FloatArray
+) -> FloatArray:
     """Largest request rate at which the wait stays within ``budget_s``, requests/s [n]; zero where none does.
 
     Bisection: the wait grows with the utilisation. With no limit the rate is what keeps the queue stable.

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.network.tiers import EXCHANGE_OVERHEAD_S, Tiers
+from afd_dse.network.tiers import RING_OVERHEAD_S, SCALE_OUT_EFFICIENCY, Tiers
 from afd_dse.operators.database import OperatorDatabase
 from afd_dse.operators.latency import FloatArray, Latency, Provenance
 
@@ -27,13 +27,21 @@ def all_reduce(
     domain = float(tiers.domain_gpus[pool])
     active = (count > 1) & (message_bytes > 0)
     if active.any():
-        local = database.all_reduce(message_bytes=message_bytes[active], gpus=np.minimum(count[active], domain))
+        local = database.all_reduce(
+            message_bytes=message_bytes[active], gpus=np.minimum(count[active], domain)
+        )
         seconds[active], provenance[active] = local.seconds, local.provenance
     across = active & (count > domain)
     if across.any():
         domains = np.ceil(count[across] / domain)
         shard = message_bytes[across] / domain
-        ring = 2.0 * (domains - 1.0) / domains * shard / tiers.scale_out_bytes_per_s[pool]
-        seconds[across] += ring + 2.0 * tiers.scale_out_latency_s[pool] + EXCHANGE_OVERHEAD_S
+        ring = (
+            2.0
+            * (domains - 1.0)
+            / domains
+            * shard
+            / (tiers.scale_out_bytes_per_s[pool] * SCALE_OUT_EFFICIENCY)
+        )
+        seconds[across] += ring + 2.0 * tiers.scale_out_latency_s[pool] + RING_OVERHEAD_S
         provenance[across] = Provenance.SPEED_OF_LIGHT
     return Latency(seconds, provenance)

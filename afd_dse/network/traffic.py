@@ -3,10 +3,21 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from afd_dse.network.routing import expected_distinct
-from afd_dse.network.tiers import EXCHANGE_OVERHEAD_S, Tiers
+from afd_dse.network.tiers import (
+    EXCHANGE_OVERHEAD_LOW_LATENCY_S,
+    EXCHANGE_OVERHEAD_THROUGHPUT_S,
+    LINK_EFFICIENCY,
+    SCALE_OUT_EFFICIENCY,
+    SCALE_UP_EFFICIENCY_LOW_LATENCY,
+    SCALE_UP_EFFICIENCY_THROUGHPUT,
+    Tiers,
+)
 from afd_dse.operators.latency import FloatArray, IntArray
+
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,21 @@ class Routing:
         return expected_distinct(np.minimum(n, self.experts), self.experts, self.topk)
 
 
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Usable bytes/s and start-up seconds of exchanges by the kernels that run them, [n]."""
+
+    up: FloatArray
+    out: FloatArray
+    overhead: FloatArray
+
+
+def _rates(up: FloatArray, out: FloatArray, low_latency: BoolArray) -> _Rates:
+    share = np.where(low_latency, SCALE_UP_EFFICIENCY_LOW_LATENCY, SCALE_UP_EFFICIENCY_THROUGHPUT)
+    overhead = np.where(low_latency, EXCHANGE_OVERHEAD_LOW_LATENCY_S, EXCHANGE_OVERHEAD_THROUGHPUT_S)
+    return _Rates(up * share, out * SCALE_OUT_EFFICIENCY, overhead)
+
+
 def exchange_seconds(
     tiers: Tiers,
     *,
@@ -33,25 +59,28 @@ def exchange_seconds(
     tokens_per_gpu: FloatArray,
     bytes_per_token: float,
     routing: Routing,
+    low_latency: BoolArray,
 ) -> FloatArray:
     """All-to-all of one direction (dispatch or combine) inside a group of ``ranks``·``moe_tp`` GPUs, seconds [n].
 
     ``tokens_per_gpu`` distinct tokens that each GPU sends. Inside one scale-up domain a token is sent once to every
-    other GPU that holds one of its experts. Across domains it is sent once to every other domain over scale-out and
-    fanned out there on scale-up (two-level); both tiers work at once, so the slower one counts.
+    other GPU that holds one of its experts. Across domains, low-latency kernels send each of these copies over
+    scale-out; the others send a token once to every other domain and fan it out there on scale-up (two-level). Both
+    tiers work at once, so the slower one counts.
     """
     gpus = ranks * moe_tp
-    domain = tiers.domain_gpus[pool]
-    domains = np.ceil(gpus / domain)
-    across = domains > 1
+    domains = np.ceil(gpus / tiers.domain_gpus[pool])
+    across, outside = domains > 1, 1.0 - 1.0 / domains
+    rates = _rates(tiers.scale_up_bytes_per_s[pool], tiers.scale_out_bytes_per_s[pool], low_latency)
     byte = tokens_per_gpu * bytes_per_token
-    copies = routing.copies(ranks) * moe_tp * (1.0 - 1.0 / gpus)
-    up = byte * copies / tiers.scale_up_bytes_per_s[pool]
-    remote = routing.copies(np.maximum(domains, 1.0)) * (1.0 - 1.0 / np.maximum(domains, 1.0))
-    out = np.where(across, byte * remote / tiers.scale_out_bytes_per_s[pool], 0.0)
+    copies = routing.copies(ranks) * moe_tp
+    remote = np.where(low_latency, copies, routing.copies(domains)) * outside
+    near = copies * np.where(
+        low_latency & across, np.maximum(1.0 - outside - 1.0 / gpus, 0.0), 1.0 - 1.0 / gpus
+    )
+    time = np.maximum(byte * near / rates.up, byte * remote / rates.out)
     latency = tiers.scale_up_latency_s[pool] + np.where(across, tiers.scale_out_latency_s[pool], 0.0)
-    result: FloatArray = np.where(gpus > 1, np.maximum(up, out) + latency + EXCHANGE_OVERHEAD_S, 0.0)
-    return result
+    return np.where(gpus > 1, time + latency + rates.overhead, 0.0)
 
 
 def attention_ffn_seconds(
@@ -65,33 +94,34 @@ def attention_ffn_seconds(
     tokens: FloatArray,
     bytes_per_token: float,
     routing: Routing,
+    low_latency: BoolArray,
 ) -> FloatArray:
     """One direction of the bipartite transfer between attention and FFN GPUs (M-to-N), seconds [n].
 
     ``tokens`` of one micro-batch of the whole unit, spread evenly over ``attention_gpus``; every token reaches each
     distinct expert rank that it needs (all ``moe_tp`` shards of it). Inside one scale-up domain the slower of
-    attention-side and FFN-side ports counts; otherwise a token crosses scale-out once per FFN domain and is fanned out
-    there. The same bytes flow back, so the time holds for both directions with their own bytes per token.
+    attention-side and FFN-side ports counts. Otherwise low-latency kernels send every copy over scale-out; the others
+    send a token once per FFN domain and fan it out there. The same copies flow back, so the time holds for both
+    directions with their own bytes per token.
     """
     ffn_gpus = ranks * moe_tp
     inside = (attention_pool == ffn_pool) & (attention_gpus + ffn_gpus <= tiers.domain_gpus[ffn_pool])
+    up = np.minimum(tiers.scale_up_bytes_per_s[attention_pool], tiers.scale_up_bytes_per_s[ffn_pool])
+    near = _rates(up, tiers.scale_out_bytes_per_s[attention_pool], low_latency)
+    far = _rates(tiers.scale_up_bytes_per_s[ffn_pool], tiers.scale_out_bytes_per_s[ffn_pool], low_latency)
     byte = tokens * bytes_per_token
     copies = routing.copies(ranks) * moe_tp
-    up_bw = np.minimum(tiers.scale_up_bytes_per_s[attention_pool], tiers.scale_up_bytes_per_s[ffn_pool])
-    up_port = np.maximum(byte * copies / attention_gpus, byte * copies / ffn_gpus) / up_bw
+    in_domain = np.maximum(byte * copies / attention_gpus, byte * copies / ffn_gpus) / near.up
     domains = np.ceil(ffn_gpus / tiers.domain_gpus[ffn_pool])
-    per_domain = routing.copies(domains)
-    egress = byte * per_domain / attention_gpus / tiers.scale_out_bytes_per_s[attention_pool]
-    ingress = byte * per_domain / ffn_gpus / tiers.scale_out_bytes_per_s[ffn_pool]
-    fan_out = byte * copies / ffn_gpus / tiers.scale_up_bytes_per_s[ffn_pool]
-    across = np.maximum(np.maximum(egress, ingress), fan_out)
+    crossing = byte * np.where(low_latency, copies, routing.copies(domains))
+    ports = np.maximum(crossing / attention_gpus / near.out, crossing / ffn_gpus / far.out)
+    fan_out = np.where(low_latency, 0.0, byte * copies / ffn_gpus / far.up)
     latency = np.where(
         inside,
         tiers.scale_up_latency_s[ffn_pool],
         np.maximum(tiers.scale_out_latency_s[attention_pool], tiers.scale_out_latency_s[ffn_pool]),
     )
-    result: FloatArray = np.where(inside, up_port, across) + latency + EXCHANGE_OVERHEAD_S
-    return result
+    return np.where(inside, in_domain, np.maximum(ports, fan_out)) + latency + near.overhead
 
 
 def kv_transfer_seconds(
@@ -101,7 +131,7 @@ def kv_transfer_seconds(
     to_pool: IntArray,
     senders: IntArray,
     receivers: IntArray,
-    fits_domain: np.ndarray,
+    fits_domain: BoolArray,
     kv_bytes: FloatArray,
 ) -> FloatArray:
     """Hand-over of one request's KV cache from prefill to decode GPUs, seconds [n].
@@ -114,5 +144,5 @@ def kv_transfer_seconds(
     out = np.minimum(tiers.scale_out_bytes_per_s[from_pool], tiers.scale_out_bytes_per_s[to_pool])
     inside = fits_domain & (from_pool == to_pool)
     latency = np.where(inside, tiers.scale_up_latency_s[from_pool], tiers.scale_out_latency_s[from_pool])
-    result: FloatArray = kv_bytes / (ports * np.where(inside, up, out)) + latency
+    result: FloatArray = kv_bytes / (ports * np.where(inside, up, out) * LINK_EFFICIENCY) + latency
     return result

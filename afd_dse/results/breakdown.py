@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from afd_dse.architecture.model import Attention, Gqa, LayerKind, LinearAttention, MoeFfn
 from afd_dse.cost.cells import PARTITIONS, Phase
 from afd_dse.cost.columns import Candidates
@@ -40,11 +38,13 @@ def breakdown(scenario: Scenario, candidates: Candidates) -> dict[str, dict[str,
 
 def _phase(scenario: Scenario, stations: Stations, step: Step) -> dict[str, Any]:
     times = float(stations.cut.micro_batches[0])
+    link_s = float(step.link_s[0])
+    to_ffn_s = _own(scenario, stations.to_ffn, times)
     rows = [
         *_operators(scenario, "attention", stations.attention, times, float(step.attention_s[0])),
-        *_links(scenario, "to FFN" if stations.split else "dispatch", stations.to_ffn[0], times),
+        *_operators(scenario, "links", stations.to_ffn, times, to_ffn_s),
         *_operators(scenario, "FFN", stations.ffn, times, float(step.ffn_s[0])),
-        *_links(scenario, "to attention" if stations.split else "combine", stations.to_attention[0], times),
+        *_operators(scenario, "links", stations.to_attention, times, link_s - to_ffn_s),
         *_outside(stations, float(step.outside_s[0])),
     ]
     work = sum(row["ms_per_step"] for row in rows)
@@ -77,51 +77,35 @@ def _row(
     }
 
 
+def _own(scenario: Scenario, time: StationTime, micro_batches: float) -> float:
+    """Seconds that a station works in a step for its own phase."""
+    return float((time.seconds[0] * scenario.layer_counts).sum()) * micro_batches
+
+
 def _operators(
     scenario: Scenario, station: str, time: StationTime, micro_batches: float, busy_s: float
 ) -> list[dict[str, Any]]:
     """Operators of one station in the order of execution.
 
-    What the station does beyond them is packing; what it is busy beyond that (``busy_s`` in all) is the other phase on
-    the same GPUs.
+    What the station is busy beyond them (``busy_s`` in all) is the other phase on the same GPUs.
     """
-    kinds = scenario.model.kinds
     rows = []
-    rest = time.seconds[0].copy()
     for operation in time.operations:
         seconds = float(operation.latency.seconds[0])
         if seconds <= 0.0:
             continue
-        kind = kinds[operation.kind]
+        kind = scenario.model.kinds[operation.kind]
         provenance = Provenance(int(operation.latency.provenance[0])).name.lower()
         total = seconds * kind.count * micro_batches
         rows.append(_row(station, operation.name, kind_words(kind), seconds, total, provenance))
-        rest[operation.kind] -= seconds
-    for number, kind in enumerate(kinds):
-        if rest[number] > _LEAST_SHARE * time.seconds[0, number]:
-            seconds = float(rest[number])
-            total = seconds * kind.count * micro_batches
-            source = Provenance.SPEED_OF_LIGHT.name.lower()
-            rows.append(_row(station, "packing for the transfer", kind_words(kind), seconds, total, source))
-    own = float((time.seconds[0] * scenario.layer_counts).sum()) * micro_batches
-    if busy_s - own > _LEAST_SHARE * busy_s:
+    waiting = busy_s - _own(scenario, time, micro_batches)
+    if waiting > _LEAST_SHARE * busy_s:
         layers = scenario.model.layers
-        waiting = busy_s - own
         per_layer = waiting / (layers * micro_batches)
         rows.append(
             _row(station, "waiting for the other phase", f"{layers} × any", per_layer, waiting, SHARING)
         )
     return rows
-
-
-def _links(scenario: Scenario, name: str, seconds: np.ndarray, micro_batches: float) -> list[dict[str, Any]]:
-    return [
-        _row(
-            "links", name, kind_words(kind), float(value), float(value) * kind.count * micro_batches, NETWORK
-        )
-        for kind, value in zip(scenario.model.kinds, seconds, strict=True)
-        if value > 0.0
-    ]
 
 
 def _outside(stations: Stations, outside_s: float) -> list[dict[str, Any]]:

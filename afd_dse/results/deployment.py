@@ -109,8 +109,8 @@ def _breakdown(scenario: Scenario, partition: Partition, found: Found, row: int)
             ffn_ms=ffn,
             links_ms=links,
             outside_ms=outside,
-            bubble_ms=max(step - outside - busiest, 0.0),
-            interference_ms=max(m["tpot_s"] * scenario.accepted_per_step - step, 0.0),
+            bubble_ms=_excess(step, outside + busiest),
+            interference_ms=_excess(m["tpot_s"] * scenario.accepted_per_step, step),
         ),
         "prefill": _milliseconds(
             wait_ms=m["wait_s"],
@@ -122,6 +122,12 @@ def _breakdown(scenario: Scenario, partition: Partition, found: Found, row: int)
             links_ms=m["prefill_link_s"],
         ),
     }
+
+
+def _excess(whole_s: float, part_s: float) -> float:
+    """What ``whole_s`` exceeds ``part_s`` by; zero where it does so by rounding only."""
+    excess = whole_s - part_s
+    return excess if excess > 1e-9 * whole_s else 0.0
 
 
 def _milliseconds(**seconds: float) -> dict[str, float | None]:

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 
 from afd_dse.architecture.work import parameters
+from afd_dse.cost.evaluate import CONSTRAINTS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
 from afd_dse.operators import store
 from afd_dse.operators.latency import IntArray
 from afd_dse.results.breakdown import kind_words
-from afd_dse.results.deployment import Deployment, deployment_of
+from afd_dse.results.deployment import Deployment, deployment_of, finite
 from afd_dse.results.layout import groups_of, label
 from afd_dse.results.reasons import violated
 from afd_dse.results.table import candidate_table
@@ -183,11 +184,28 @@ def _mode(
         nearest = _nearest(scenario, objective, mode.found, names)
         closest = nearest[-1]
         entry |= {"status": INFEASIBLE, "reason": closest["reason"], **numbers}
-        return entry | {"nearest": nearest, "ranking": [], "best": closest}
+        return entry | {"nearest": nearest, "ranking": [], "front": [], "best": closest}
     best = deployment_of(scenario, mode.found, int(mode.ranking[0]), mode.name, objective)
     ranked = _ranked(scenario, objective, mode.found, mode.ranking, names, RANKED_PER_MODE)
     entry |= {"status": FEASIBLE, "reason": _why_behind(best, winner, objective), **numbers}
-    return entry | {"nearest": [], "ranking": ranked, "best": best}
+    front = _front_points(scenario, mode.found)
+    return entry | {"nearest": [], "ranking": ranked, "front": front, "best": best}
+
+
+def _front_points(scenario: Scenario, found: Found) -> list[dict[str, Any]]:
+    """The mode's own front as points for a plot; the whole deployments are in the candidates table."""
+    m = found.evaluation.metrics
+    return [
+        {
+            "label": label(scenario, partition_of(found, row), groups_of(found.candidates, row)),
+            "gpus": round(float(m["gpus"][row])),
+            "tokens_per_s_per_user": float(m["tokens_per_s_per_user"][row]),
+            "tokens_per_s_per_gpu": float(m["tokens_per_s_per_gpu"][row]),
+            "ttft_ms": finite(1e3 * float(m["ttft_s"][row])),
+            "tpot_ms": 1e3 * float(m["tpot_s"][row]),
+        }
+        for row in map(int, pareto_rows(found))
+    ]
 
 
 def _why_behind(best: Deployment, winner: Deployment | None, objective: Objective) -> str | None:
@@ -231,11 +249,22 @@ def _ranked(
 def _nearest(
     scenario: Scenario, objective: Objective, found: Found, names: Sequence[str]
 ) -> list[Deployment]:
-    """Nearest misses by constraint; the last one violates its worst constraint by the least of all."""
+    """Nearest misses by constraint; the last one violates its worst constraint by the least of all.
+
+    A deployment that needs more GPUs than there are is named only where nothing else is wrong with it.
+    """
+    slack = found.evaluation.slack
+    wrong = slack < 0.0
+    gpus = CONSTRAINTS.index("gpus")
+    fits = np.flatnonzero(~wrong[:, gpus])
+    rows = [row for row in map(int, near_misses(found)) if not wrong[row, gpus] or wrong[row].sum() == 1]
+    if len(fits):
+        closest = int(fits[slack[fits].min(axis=1).argmax()])
+        rows = [row for row in rows if row != closest] + [closest]
     return [
-        deployment_of(scenario, found, int(row), names[row], objective)
+        deployment_of(scenario, found, row, names[row], objective)
         | {"constraint": violated(found.evaluation.slack[row])}
-        for row in near_misses(found)
+        for row in rows or map(int, near_misses(found)[-1:])
     ]
 
 

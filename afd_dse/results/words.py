@@ -14,7 +14,7 @@ def number(value: float | None) -> str:
         return f"{value:.1f}"
     if size >= 0.9995:
         return f"{value:.2f}"
-    return "0" if size == 0 else f"{value:.3g}" if size >= 1e-4 else f"{value:.1e}"
+    return "0" if size == 0 else f"{value:#.3g}" if size >= 1e-4 else f"{value:.1e}"
 
 
 def percent(share: float) -> str:

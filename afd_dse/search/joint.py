@@ -24,7 +24,9 @@ TPOT_MARGIN = 0.25
 
 def most_replicas(scenario: Scenario, partition: Partition, candidates: Candidates) -> IntArray:
     """How many replicas of the unit fit into the cluster, [n]."""
-    cuts = {phase: Cut.of(candidates.replace(prefill_replicas=1, decode_replicas=1), phase) for phase in Phase}
+    cuts = {
+        phase: Cut.of(candidates.replace(prefill_replicas=1, decode_replicas=1), phase) for phase in Phase
+    }
     used = np.zeros((len(candidates), len(scenario.pools)))
     rows = np.arange(len(candidates))
     for group, count in zip(partition.groups, group_gpus(partition, cuts), strict=True):
@@ -90,7 +92,9 @@ def may_grow(slack: FloatArray) -> npt.NDArray[np.bool_]:
     return result
 
 
-def refine_batch(scenario: Scenario, objective: Objective, found: Found, ratio: float, best: int = 256) -> Found:
+def refine_batch(
+    scenario: Scenario, objective: Objective, found: Found, ratio: float, best: int = 256
+) -> Found:
     """Raise the batch of the best feasible rows towards the next grid value, as far as every constraint holds."""
     rows = ranking(scenario, objective, found)[:best]
     start = found.candidates.take(rows)
@@ -110,6 +114,8 @@ def _fewer_replicas(scenario: Scenario, objective: Objective, found: Found, best
     start = found.candidates.take(rows)
     replicas = start.integer("decode_replicas")
     index = np.repeat(np.arange(len(rows)), replicas)
-    number = np.concatenate([np.arange(1, r + 1) for r in replicas]) if len(rows) else np.zeros(0, dtype=np.int64)
+    number = (
+        np.concatenate([np.arange(1, r + 1) for r in replicas]) if len(rows) else np.zeros(0, dtype=np.int64)
+    )
     tried = with_replicas(start.take(index), number.astype(np.int64))
     return Found(tried, evaluate(scenario, tried))

@@ -47,9 +47,11 @@ def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: 
                     continue
                 rows.append((pool, tp, dp, cp, pp, stage, 1, 0, size))
                 continue
-            for moe_tp in grid.moe_tp:
-                if stage % moe_tp == 0 and moe_tp <= domain:
-                    rows.append((pool, tp, dp, cp, pp, moe_tp, stage // moe_tp, redundant, size))
+            rows.extend(
+                (pool, tp, dp, cp, pp, moe_tp, stage // moe_tp, redundant, size)
+                for moe_tp in grid.moe_tp
+                if stage % moe_tp == 0 and moe_tp <= domain
+            )
     table = np.array(rows, dtype=np.int64).reshape(-1, len(_OPTION))
     columns = {name: table[:, number] for number, name in enumerate(_OPTION)}
     legal = np.ones(len(table), dtype=bool)
@@ -83,7 +85,10 @@ class GroupOptions:
         Columns of a phase that is not asked for are neutral (one GPU).
         """
         rows = picks.shape[1]
-        columns: dict[str, npt.ArrayLike] = {"partition": np.full(rows, partition_index(self.partition)), "policy": 0}
+        columns: dict[str, npt.ArrayLike] = {
+            "partition": np.full(rows, partition_index(self.partition)),
+            "policy": 0,
+        }
         columns |= {"batch_size": 1.0, "chunk_tokens": 1.0}
         for phase in Phase:
             name = PHASES[phase]
@@ -94,11 +99,15 @@ class GroupOptions:
                 values = _group_values(cell, self.groups, self.tables, picks)
                 columns[f"{name}_{side}_pool"] = values["pool"] if values else 0
                 for field in fields:
-                    columns[f"{name}_{field}"] = values[field] if values else (0 if field == "redundant" else 1)
+                    columns[f"{name}_{field}"] = (
+                        values[field] if values else (0 if field == "redundant" else 1)
+                    )
         return Candidates.of(**columns)
 
 
-def group_options(scenario: Scenario, partition: Partition, phases: Sequence[Phase], grid: Grid) -> GroupOptions:
+def group_options(
+    scenario: Scenario, partition: Partition, phases: Sequence[Phase], grid: Grid
+) -> GroupOptions:
     """The legal cuts of every group of ``partition`` that serves one of ``phases``."""
     cells = {c for p in phases for c in (ATTENTION_CELL[p], FFN_CELL[p])}
     groups = tuple(kept for group in partition.groups if (kept := tuple(c for c in group if c in cells)))

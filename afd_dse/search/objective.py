@@ -13,8 +13,10 @@ Objective = Literal["throughput_per_gpu", "total_throughput", "usd_per_mtok", "f
 TIE_TOLERANCE = 1e-6
 
 
-def score(scenario: Scenario, objective: Objective, requests: FloatArray, gpus_by_pool: FloatArray) -> FloatArray:
-    """Score of deployments that serve ``requests``/s on ``gpus_by_pool`` [n, pools]; larger is better. [n]"""
+def score(
+    scenario: Scenario, objective: Objective, requests: FloatArray, gpus_by_pool: FloatArray
+) -> FloatArray:
+    """Score of deployments that serve ``requests``/s on ``gpus_by_pool`` [n, pools]; larger is better."""
     gpus = gpus_by_pool.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         match objective:

@@ -92,8 +92,11 @@ def tabulate_prefill(scenario: Scenario, partition: Partition, grid: Grid) -> Pr
 def tabulate_decode(
     scenario: Scenario, partition: Partition, grid: Grid, progress: Callable[[int], None]
 ) -> DecodeSide:
-    """Evaluate every decode unit of ``partition`` over the batch grid, and between the last batch that holds the TPOT
-    limit and memory and the next one. A layout is given up once it is clearly beyond either."""
+    """Evaluate every decode unit of ``partition`` over the batch grid.
+
+    Between the last batch that holds the TPOT limit and memory and the next one, the largest that holds is added. A
+    layout is given up once it is clearly beyond either.
+    """
     layouts = enumerate_layouts(scenario, partition, (Phase.DECODE,), grid)
     limits = [limit.tpot_s for limit in limits_of(scenario)]
     found: list[tuple[Candidates, DecodeUnits]] = []
@@ -105,7 +108,10 @@ def tabulate_decode(
     for value in grid.batch.values():
         if not len(active):
             break
-        table = [(block, decode_units(scenario, partition, block)) for block in blocks(active.replace(batch_size=value))]
+        table = [
+            (block, decode_units(scenario, partition, block))
+            for block in blocks(active.replace(batch_size=value))
+        ]
         units = _join([part for _, part in table])
         found.extend(table)
         evaluated += len(active)
@@ -193,16 +199,26 @@ class _Supply:
 
 
 def _supply(
-    scenario: Scenario, side: PrefillSide, rows: IntArray, limit: Limits, receivers: int, to_pool: int, inside: bool
+    scenario: Scenario,
+    side: PrefillSide,
+    rows: IntArray,
+    limit: Limits,
+    receivers: int,
+    to_pool: int,
+    inside: bool,
 ) -> _Supply:
     """Largest admissible request rate by prefill GPUs, for decode units that receive KV on ``receivers`` GPUs."""
     c, units = side.candidates, side.units
     counts = np.floor(
-        np.where(units.gpus_by_pool > 0, scenario.pool_counts / np.maximum(units.gpus_by_pool, 1.0), np.inf).min(axis=1)
+        np.where(
+            units.gpus_by_pool > 0, scenario.pool_counts / np.maximum(units.gpus_by_pool, 1.0), np.inf
+        ).min(axis=1)
     )
     number = counts[rows].astype(np.int64)
     unit = np.repeat(rows, number)
-    replicas = np.concatenate([np.arange(1, n + 1) for n in number]) if len(rows) else np.zeros(0, dtype=np.int64)
+    replicas = (
+        np.concatenate([np.arange(1, n + 1) for n in number]) if len(rows) else np.zeros(0, dtype=np.int64)
+    )
     pool = c.integer("prefill_attention_pool")[unit]
     senders = (c.integer("prefill_tp") * c.integer("prefill_cp") * c.integer("prefill_pp"))[unit]
     transfer = kv_transfer_seconds(
@@ -249,7 +265,11 @@ def _decode_choices(scenario: Scenario, side: DecodeSide, limit: Limits) -> tupl
     rows = np.flatnonzero((u.memory_slack >= 0) & (u.tpot_s <= limit.tpot_s))
     receivers = (c.integer("decode_tp") * c.integer("decode_cp") * c.integer("decode_pp"))[rows]
     classes = c.integer("decode_attention_pool")[rows] * 1_000_000 + receivers
-    codes = _size_codes(np.concatenate([u.gpus_by_pool[rows], classes[:, None]], axis=1)) if len(rows) else classes
+    codes = (
+        _size_codes(np.concatenate([u.gpus_by_pool[rows], classes[:, None]], axis=1))
+        if len(rows)
+        else classes
+    )
     best = front_by_group(codes, -u.tpot_s[rows], u.requests_per_s[rows])
     return rows[best].astype(np.int64), classes[best].astype(np.int64)
 
@@ -272,7 +292,9 @@ def combine(
             for inside in (False, True):
                 supply = _supply(scenario, prefill, useful, limit, receivers, to_pool, inside)
                 if len(supply.rate):
-                    parts.extend(_pairs(scenario, partition, prefill, decode, chosen, supply, inside, objective))
+                    parts.extend(
+                        _pairs(scenario, partition, prefill, decode, chosen, supply, inside, objective)
+                    )
     if not parts:
         return None
     pairs = Candidates.concatenate([block for block, _ in parts])
@@ -290,15 +312,19 @@ def _pairs(
     inside: bool,
     objective: Objective,
 ) -> Iterator[tuple[Candidates, FloatArray]]:
-    """The front and the best of all combinations of decode rows × replicas × prefill supplies, and the share of each
-    decode unit's rate that its prefill admits."""
+    """The front and the best of all combinations of decode rows × replicas × prefill supplies.
+
+    With each the share of the decode units' rate that prefill admits.
+    """
     u = decode.units
     fits = np.where(
         u.gpus_by_pool[rows] > 0, scenario.pool_counts / np.maximum(u.gpus_by_pool[rows], 1.0), np.inf
     ).min(axis=1)
     number = np.floor(fits + 1e-9).astype(np.int64)
     unit = np.repeat(rows, number)
-    replicas = np.concatenate([np.arange(1, n + 1) for n in number]) if len(rows) else np.zeros(0, dtype=np.int64)
+    replicas = (
+        np.concatenate([np.arange(1, n + 1) for n in number]) if len(rows) else np.zeros(0, dtype=np.int64)
+    )
     per_block = max(COMBINATION_BLOCK // max(len(supply.rate), 1), 1)
     domain = scenario.tiers.domain_gpus.max()
     for start in range(0, len(unit), per_block):
@@ -379,16 +405,22 @@ def _throttle(scenario: Scenario, partition: Partition, pairs: Candidates, load:
     return pairs.replace(batch_size=batch)
 
 
-def probes(scenario: Scenario, partition: Partition, prefill: PrefillSide, decode: DecodeSide, most: int = 12) -> Candidates:
+def probes(
+    scenario: Scenario, partition: Partition, prefill: PrefillSide, decode: DecodeSide, most: int = 12
+) -> Candidates:
     """Pairs that come near to feasible when none is: extreme units of both sides, one replica each.
 
     For each side the units that are fastest, cheapest in memory, smallest, and strongest; of decode over the whole load
     grid, since a lower load may relax prefill.
     """
     p, d = prefill.units, decode.units
-    prefill_rows = _extremes([p.service_s, -p.capacity, -p.memory_slack, p.gpus_by_pool.sum(axis=1)], p.memory_slack, most)
+    prefill_rows = _extremes(
+        [p.service_s, -p.capacity, -p.memory_slack, p.gpus_by_pool.sum(axis=1)], p.memory_slack, most
+    )
     decode_rows = _extremes(
-        [d.tpot_s, -d.requests_per_s, -d.memory_slack, d.gpus_by_pool.sum(axis=1), d.requests_per_s], d.memory_slack, most
+        [d.tpot_s, -d.requests_per_s, -d.memory_slack, d.gpus_by_pool.sum(axis=1), d.requests_per_s],
+        d.memory_slack,
+        most,
     )
     i, j = (a.reshape(-1) for a in np.meshgrid(prefill_rows, decode_rows, indexing="ij"))
     ones = np.ones(len(i), dtype=np.int64)

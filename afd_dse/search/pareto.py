@@ -37,9 +37,9 @@ def front_by_group(group: npt.NDArray[np.int64], x: FloatArray, y: FloatArray) -
     """Indices of the fronts of ``x`` and ``y`` inside every group, all groups at once."""
     order = np.lexsort((np.arange(len(x)), -y, -x, group))
     g, ranked = group[order], y[order]
-    starts = np.flatnonzero(np.concatenate([[True], g[1:] != g[:-1]])) if len(g) else np.zeros(0, dtype=np.int64)
+    bounds = [0, *(np.flatnonzero(g[1:] != g[:-1]) + 1), len(g)]
     keep = np.zeros(len(order), dtype=bool)
-    for start, stop in zip(starts, [*starts[1:], len(g)], strict=True):
+    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
         part = ranked[start:stop]
         keep[start:stop] = part > np.concatenate([[-np.inf], np.maximum.accumulate(part)[:-1]])
     result: IntArray = order[keep].astype(np.int64)

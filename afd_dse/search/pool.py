@@ -62,7 +62,7 @@ class Found:
 
 
 def simplicity(candidates: Candidates) -> FloatArray:
-    """How complicated a layout is: groups first, then the degrees of its cuts. Smaller is simpler. [n]"""
+    """How complicated a layout is: groups first, then the degrees of its cuts. Smaller is simpler."""
     groups = np.array([max(p.group_of) + 1 for p in PARTITIONS])[candidates.integer("partition")]
     cuts = sum(
         candidates.number(f"{phase}_{name}")
@@ -75,7 +75,9 @@ def simplicity(candidates: Candidates) -> FloatArray:
 
 def scores(scenario: Scenario, objective: Objective, found: Found) -> FloatArray:
     """Score of every found candidate; infeasible ones score −∞."""
-    value = score(scenario, objective, found.evaluation.metrics["requests_per_s"], found.evaluation.gpus_by_pool)
+    value = score(
+        scenario, objective, found.evaluation.metrics["requests_per_s"], found.evaluation.gpus_by_pool
+    )
     return np.where(found.evaluation.feasible, value, -np.inf)
 
 
@@ -116,7 +118,9 @@ def near_misses(found: Found) -> IntArray:
 
 def keep(scenario: Scenario, objective: Objective, found: Found, best: int = 64) -> Found:
     """What of a block is worth keeping: its front, its best rows and its near misses."""
-    rows = np.concatenate([ranking(scenario, objective, found)[:best], pareto_rows(found), near_misses(found)])
+    rows = np.concatenate(
+        [ranking(scenario, objective, found)[:best], pareto_rows(found), near_misses(found)]
+    )
     return found.take(np.unique(rows))
 
 

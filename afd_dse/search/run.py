@@ -104,7 +104,9 @@ def search(
         rows = size_of(scenario, space, partition)
         sample = method == "optuna" or (method == "auto" and rows > space.exhaustive_rows)
         if sample:
-            outcome = _sampled(scenario, space, name, partition, objective, rows, seed, trials, journal, progress)
+            outcome = _sampled(
+                scenario, space, name, partition, objective, rows, seed, trials, journal, progress
+            )
         elif partition.is_joint:
             outcome = _joint(scenario, space, name, partition, objective, progress)
         else:
@@ -143,7 +145,12 @@ def size_of(scenario: Scenario, space: Space, partition: Partition) -> int:
 
 
 def _joint(
-    scenario: Scenario, space: Space, name: str, partition: Partition, objective: Objective, progress: Progress
+    scenario: Scenario,
+    space: Space,
+    name: str,
+    partition: Partition,
+    objective: Objective,
+    progress: Progress,
 ) -> ModeOutcome:
     found, considered, evaluated = search_joint(
         scenario, partition, grid_of(space, partition), objective, lambda rows: progress(name, rows)
@@ -207,7 +214,11 @@ def _sampled(
         journal=journal,
         progress=lambda n: progress(name, n),
     )
-    note = f"{rows:,} candidates exceed the limit of {space.exhaustive_rows:,}" if rows > space.exhaustive_rows else ""
+    note = (
+        f"{rows:,} candidates exceed the limit of {space.exhaustive_rows:,}"
+        if rows > space.exhaustive_rows
+        else ""
+    )
     return _outcome(scenario, objective, name, partition, found, rows, evaluated, "optuna", note)
 
 
@@ -224,7 +235,9 @@ def _outcome(
 ) -> ModeOutcome:
     if found is None or not len(found):
         none = np.zeros(0, dtype=np.int64)
-        return ModeOutcome(name, partition, None, none, considered, evaluated, method, "no layout fits the cluster")
+        return ModeOutcome(
+            name, partition, None, none, considered, evaluated, method, "no layout fits the cluster"
+        )
     ranked = ranking(scenario, objective, found)
     return ModeOutcome(name, partition, found, ranked, considered, evaluated, method, note)
 

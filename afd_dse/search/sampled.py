@@ -1,4 +1,4 @@
-"""Optuna where enumeration ends: NSGA-II over the same spaces, asked and told in batches that the evaluator takes whole."""
+"""Optuna where enumeration ends: NSGA-II over the same spaces, asked and told in batches for one evaluation each."""
 
 import hashlib
 import warnings
@@ -57,7 +57,11 @@ class SampledSpace:
         self._batch = load_grid.batch.values()
         self._chunks = chunk_choices(scenario, self._sides.parts[0][1])
         self._policies = load_grid.policies if partition.shares_steps else ["chunked"]
-        self.ranges: dict[str, int] = {"batch": len(self._batch), "chunk": len(self._chunks), "policy": len(self._policies)}
+        self.ranges: dict[str, int] = {
+            "batch": len(self._batch),
+            "chunk": len(self._chunks),
+            "policy": len(self._policies),
+        }
         for number, (options, grid) in enumerate(self._sides.parts):
             self.ranges[f"micro_batches_{number}"] = len(grid.micro_batches)
             self.ranges[f"replicas_{number}"] = int(scenario.pool_counts.max())
@@ -85,7 +89,11 @@ class SampledSpace:
         for names, block in blocks[1:]:
             columns |= {key: block.columns[key] for key in ALL_COLUMNS if key.split("_")[0] in names}
         policy = np.array([POLICIES.index(name) for name in self._policies])[value["policy"]]
-        columns |= {"batch_size": self._batch[value["batch"]], "chunk_tokens": self._chunks[value["chunk"]], "policy": policy}
+        columns |= {
+            "batch_size": self._batch[value["batch"]],
+            "chunk_tokens": self._chunks[value["chunk"]],
+            "policy": policy,
+        }
         return Candidates.of(**columns)
 
     def _fitting(self, gpus: IntArray) -> IntArray:
@@ -135,7 +143,9 @@ def search_sampled(
             m = found.evaluation.metrics
             for offset, key in enumerate(fresh):
                 memo[key] = len(values)
-                values.append((float(m["tokens_per_s_per_gpu"][offset]), float(m["tokens_per_s_per_user"][offset])))
+                values.append(
+                    (float(m["tokens_per_s_per_gpu"][offset]), float(m["tokens_per_s_per_user"][offset]))
+                )
                 violations.append(np.clip(-found.evaluation.slack[offset], -WORST_VIOLATION, WORST_VIOLATION))
         return [memo[key] for key in keys]
 
@@ -176,7 +186,9 @@ def _study(
         try:
             storage = JournalStorage(JournalFileBackend(journal))
         except OSError as error:
-            raise InputError(Problem("search.journal", journal, f"cannot be used: {error}", "give a writable file")) from error
+            raise InputError(
+                Problem("search.journal", journal, f"cannot be used: {error}", "give a writable file")
+            ) from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study = optuna.create_study(

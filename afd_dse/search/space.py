@@ -59,16 +59,17 @@ class Grid(BaseModel):
 
     @model_validator(mode="after")
     def _lists_hold_something(self) -> "Grid":
-        for name in ("gpus", "ffn_gpus", "tp", "cp", "pp", "moe_tp", "redundant", "micro_batches", "chunk_tokens", "policies"):
-            if not getattr(self, name):
+        for name in type(self).model_fields:
+            if getattr(self, name) == []:
                 raise ValueError(f"{name} must list at least one value")
         return self
 
 
 class Space(BaseModel):
-    """A search space. ``whole`` holds for units of one group, ``split`` for units whose attention and FFN are in
-    different groups, ``shared`` for several groups of which some serve both phases.
+    """A search space, with one grid for each structure of a unit.
 
+    ``whole`` holds for units of one group, ``split`` for units whose attention and FFN are in different groups,
+    ``shared`` for several groups of which some serve both phases.
     ``exhaustive_rows`` is the largest number of candidates of one mode that is enumerated; beyond it Optuna searches.
     """
 
@@ -92,12 +93,19 @@ def load_space(reference: str | Path) -> Space:
     if found is None:
         names = sorted(p.stem for p in (data_root() / "search_spaces").glob("*.yaml") if p.stem != "modes")
         raise InputError(
-            Problem("search.space", str(reference), "no such search space", f"give a path or one of {', '.join(names)}")
+            Problem(
+                "search.space",
+                str(reference),
+                "no such search space",
+                f"give a path or one of {', '.join(names)}",
+            )
         )
     try:
         return Space.model_validate(yaml.safe_load(found.read_text(encoding="utf-8")))
     except yaml.YAMLError as error:
-        raise InputError(Problem("search.space", str(reference), f"not readable as YAML: {error}", "mend the file")) from error
+        raise InputError(
+            Problem("search.space", str(reference), f"not readable as YAML: {error}", "mend the file")
+        ) from error
     except ValidationError as error:
         raise InputError(
             [

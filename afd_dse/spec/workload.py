@@ -9,7 +9,7 @@ from afd_dse.errors import InputError
 from afd_dse.spec.base import Spec, absolute, complain_about, complaint
 from afd_dse.spec.trace import Statistics, Trace, read_trace
 
-ExpertDistribution = Literal["balanced", "power_law_1.01", "power_law_1.2"]
+ExpertDistribution = Literal["uniform", "balanced", "power_law_1.01", "power_law_1.2"]
 
 
 def _trace_file(text: str, info: ValidationInfo) -> str:
@@ -100,8 +100,9 @@ class Workload(Spec):
     """Whether every request holds its own copy of the prefix, or the requests of an attention rank share one."""
     arrival: Arrival = Arrival()
     """How requests arrive."""
-    expert_distribution: ExpertDistribution = "balanced"
-    """How tokens fall on experts, as the measured tables name it."""
+    expert_distribution: ExpertDistribution = "uniform"
+    """How tokens fall on experts: `uniform` (each token draws at random, no favourites), `balanced` (every expert gets
+    the same number), or a skewed draw as the measured tables hold it."""
 
     @model_validator(mode="after")
     def _traces_have_columns(self) -> Self:

@@ -1,0 +1,213 @@
+"""What ``optimize`` prints: the job, the modes side by side, the recommended deployment, what to do next."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from afd_dse.cli.cards import INDENT, console, deployment_card, facts, heading, paragraph, plain_table
+from afd_dse.results.words import count, number, parameters, percent
+
+_OBJECTIVES = {
+    "throughput_per_gpu": ("most tokens/s per GPU", "tokens_per_s_per_gpu", -1),
+    "total_throughput": ("most tokens/s", "tokens_per_s", -1),
+    "usd_per_mtok": ("least cost per token", "usd_per_mtok", 1),
+    "fewest_gpus": ("fewest GPUs", "gpus", 1),
+}
+_ARRIVALS = {"poisson": "Poisson arrivals", "closed_loop": "closed loop", "trace": "arrivals of a trace"}
+
+
+def print_answer(
+    document: Mapping[str, Any], *, job: str, written: Sequence[Path] = (), out: Console | None = None
+) -> None:
+    """Print the answer; ``job`` is how the user called the job file, ``written`` what has been written."""
+    out = out or console()
+    facts(out, list(_job_rows(document)))
+    _print_modes(out, document)
+    best = document["best"]
+    if best is None:
+        _print_misses(out, document)
+    else:
+        heading(out, f"Recommended: {best['label']}", best["mode"])
+        more = [("cluster", cluster_text(best, document["job"]))]
+        deployment_card(out, best, document["job"]["slo"], more)
+    if document["warnings"]:
+        heading(out, "Bear in mind")
+        for warning in document["warnings"]:
+            paragraph(out, f"• {warning}")
+    _print_next(out, document, job, written)
+
+
+def _job_rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str | Text]]:
+    job, model = document["job"], document["model"]
+    q = model["quantization"]
+    size = parameters(model["parameters"])
+    active = parameters(model["active_parameters"])
+    shown = f"{size} parameters" if active == size else f"{size} parameters, {active} active"
+    types = f"GEMM {q['gemm']}, experts {q['moe']}, attention {q['attention']}, KV {q['kv_cache']}"
+    if active == size:
+        types = f"GEMM {q['gemm']}, attention {q['attention']}, KV {q['kv_cache']}"
+    drafts = job["speculative"]
+    if drafts["draft_tokens"]:
+        types += f"; {drafts['draft_tokens']} drafts, {drafts['accepted_tokens_per_step']:g} tokens a step"
+    yield "model", Text(model["name"], "bold") + Text(f", {shown}; {types}")
+    yield "cluster", f"{pools_text(job)}; kernels of {job['framework']}"
+    yield "workload", workload_text(job["workload"], job["demand"])
+    yield "SLO", slo_text(job["slo"])
+    words = _OBJECTIVES[job["search"]["objective"]][0]
+    yield (
+        "search",
+        (
+            f"{words}; {count(document['considered'])} deployments considered, {count(document['evaluated'])} "
+            f"evaluated in {document['search_seconds']:.1f} s ({document['method']})"
+        ),
+    )
+
+
+def pools_text(job: Mapping[str, Any]) -> str:
+    """``128 × b200_sxm``, with the pools' names where there are several."""
+    pools = job["cluster"]["pools"]
+    several = len(pools) > 1
+    return ", ".join(
+        f"{pool['count']} × {_accelerator(pool['accelerator'])}" + (f" ({pool['name']})" if several else "")
+        for pool in pools
+    )
+
+
+def _accelerator(accelerator: str | Mapping[str, Any]) -> str:
+    if isinstance(accelerator, str):
+        return accelerator
+    return str(accelerator.get("name") or f"{accelerator.get('base')} (changed)")
+
+
+def workload_text(workload: Mapping[str, Any], demand: Mapping[str, Any] | None) -> str:
+    """Lengths and arrivals of the requests."""
+    parts = [f"{_length(workload['input_tokens'])} tokens in, {_length(workload['output_tokens'])} out"]
+    if workload["prefix_tokens"]:
+        parts.append(f"{number(workload['prefix_tokens'])} cached ({workload['prefix_sharing']} prefix)")
+    arrival = workload["arrival"]
+    kind = {"poisson": "Poisson arrivals", "closed_loop": "closed loop", "trace": "arrivals of a trace"}[
+        arrival["kind"]
+    ]
+    if arrival.get("concurrency"):
+        kind += f" of {number(arrival['concurrency'])} requests"
+    parts.append(kind)
+    if demand:
+        parts.append(f"at least {number(demand['requests_per_s'])} requests/s")
+    return "; ".join(parts)
+
+
+def _length(value: float | Mapping[str, Any]) -> str:
+    if isinstance(value, Mapping):
+        return f"{number(value['mean'])} ± {percent(value['cv'])}" if "mean" in value else "traced"
+    return f"{value:,g}" if value < 1e6 else number(value)
+
+
+def slo_text(slo: Mapping[str, Any]) -> str:
+    """The limits in words."""
+    at = "" if slo["percentile"] == 50 else f" at percentile {slo['percentile']:g}"
+    parts = [
+        f"{name} ≤ {slo[key]:,g} ms{at if key == 'ttft_ms' else ''}"
+        for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("request latency", "request_latency_ms"))
+        if slo[key] is not None
+    ]
+    return ", ".join(parts) or "no limits"
+
+
+def _print_modes(out: Console, document: Mapping[str, Any]) -> None:
+    _, metric, sign = _OBJECTIVES[document["job"]["search"]["objective"]]
+    best = document["best"]
+    heading(
+        out, "Modes", "best deployment of each; where none is feasible, the nearest miss and what it breaks"
+    )
+    numeric = ("GPUs", "tok/s\n/GPU", "tok/s\n/user", "TTFT\nms", "TPOT\nms", "$ per\nMtok")
+    table = plain_table("", "mode", "deployment", *numeric, "limited by", right=numeric)
+    table.columns[1].no_wrap = True
+    table.padding = (0, 1, 0, 0)
+
+    def rank(entry: Mapping[str, Any]) -> tuple[int, float]:
+        d = document["best_per_mode"][entry["name"]]
+        if entry["status"] == "no_layout":
+            return 2, 0.0
+        if entry["status"] == "infeasible":
+            return 1, -min(d["slack"].values())
+        return 0, sign * d[metric]
+
+    for entry in sorted(document["modes"], key=rank):
+        d = document["best_per_mode"][entry["name"]]
+        if entry["status"] == "no_layout":
+            table.add_row("✗", entry["name"], Text(d["reason"], "dim"), style="dim")
+            continue
+        winner = best is not None and best["mode"] == entry["name"]
+        numbers = [
+            d[key]
+            for key in ("tokens_per_s_per_gpu", "tokens_per_s_per_user", "ttft_percentile_ms", "tpot_ms")
+        ]
+        limited = d["binding"]["constraint"] if d["binding"] else "nothing"
+        if entry["status"] == "infeasible":
+            limited = f"{d['constraint']}, {percent(d['slack'][d['constraint']] / 100.0)} over"
+        table.add_row(
+            "►" if winner else "✗" if entry["status"] == "infeasible" else "",
+            entry["name"],
+            d["label"],
+            f"{d['gpus']}",
+            *map(number, numbers),
+            number(d["usd_per_mtok"]),
+            limited,
+            style="bold green" if winner else "dim" if entry["status"] == "infeasible" else "",
+        )
+    out.print(table)
+
+
+def _print_misses(out: Console, document: Mapping[str, Any]) -> None:
+    heading(out, "Nothing is feasible", "nearest misses: what would work if one limit were another")
+    rows = [
+        (miss["constraint"], Text.assemble((miss["label"], "bold"), f"  {miss['mode']}\n{miss['reason']}"))
+        for miss in document["nearest_misses"]
+    ]
+    if not rows:
+        rows = [(entry["name"], Text(entry["reason"])) for entry in document["modes"]]
+    facts(out, rows)
+
+
+def cluster_text(best: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    """How much of the cluster one deployment takes, and what as many copies as fit would serve."""
+    have = sum(pool["count"] for pool in job["cluster"]["pools"])
+    copies, used = best["cluster_copies"], best["gpus"]
+    if copies <= 1:
+        spare = have - used
+        return f"{used} of {have} GPUs" + (f", {spare} stay free" if spare else "")
+    return (
+        f"{used} of {have} GPUs; {copies} copies fill {copies * used} and serve "
+        f"{number(best['cluster_tokens_per_s'])} tokens/s"
+    )
+
+
+def _print_next(out: Console, document: Mapping[str, Any], job: str, written: Sequence[Path]) -> None:
+    heading(out, "Next")
+    rows: list[tuple[str, str]] = []
+    folder = written[0].parent if written else Path("answer")
+    name, where = shlex.quote(job), shlex.quote(str(folder))
+    if written:
+        rows.append((f"{folder}/", f"{', '.join(path.name for path in written)} have been written"))
+        report = next((path for path in written if path.suffix == ".html"), None)
+        if report is not None:
+            rows.append((str(report), "open it in a browser: the front and the modes as figures"))
+    else:
+        rows.append(
+            (f"afd-dse optimize {name} --out {where}", "write result.json, pareto.csv, report.html, …")
+        )
+    rows.append((f"afd-dse estimate {name} {where}", "where the time goes, operator by operator"))
+    others = [
+        entry["name"] for entry in document["modes"] if entry["status"] == "feasible" and entry["reason"]
+    ]
+    if others:
+        other = shlex.quote(others[0])
+        rows.append((f"afd-dse estimate {name} {where} --mode {other}", "the same of another mode"))
+    for command, words in rows:
+        # NOTE: a command is never wrapped, so that it can be copied.
+        out.print(Text(" " * INDENT).append(command, "cyan"), soft_wrap=True)
+        paragraph(out, Text(words, "dim"), 2 * INDENT)

@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afd_dse.cost.columns import ALL_COLUMNS, Candidates, distinct, distinct_rows, row_codes
+from afd_dse.cost.shape_memory import ShapeMemory
+from afd_dse.cost.stations import StationTime
+from tests.strategies import block, scenario, seeds
+
+tables = st.integers(1, 6).flatmap(
+    lambda width: st.lists(
+        st.lists(st.sampled_from([0.0, -0.0, 1.0, 1.5, 1e9]), min_size=width, max_size=width), min_size=1, max_size=40
+    )
+)
+
+
+@given(tables)
+def test_distinct_rows_are_distinct_and_lead_back_to_every_row(rows: list[list[float]]) -> None:
+    table = np.array(rows)
+    first, inverse = distinct_rows(table)
+    assert np.array_equal(table[first[inverse]], table)
+    assert len(first) == len({tuple(x + 0.0 for x in row) for row in rows})
+
+
+@given(tables)
+def test_equal_rows_have_equal_codes(rows: list[list[float]]) -> None:
+    table = np.array(rows)
+    codes = row_codes(table)
+    same = (table[:, None, :] == table[None, :, :]).all(axis=2)
+    assert np.array_equal(codes[:, None] == codes[None, :], same)
+
+
+def test_distinct_columns_keep_their_names() -> None:
+    rows, inverse = distinct({"a": np.array([2, 1, 2]), "b": np.array([0.5, 0.5, 0.5])})
+    assert set(rows) == {"a", "b"}
+    assert rows["a"][inverse].tolist() == [2, 1, 2]
+    assert len(rows["a"]) == 2
+
+
+def test_a_missing_or_unknown_column_is_an_error() -> None:
+    columns = dict.fromkeys(ALL_COLUMNS, 1)
+    with pytest.raises(KeyError, match="speed"):
+        Candidates.of(**columns, speed=1)
+    columns.pop("decode_tp")
+    with pytest.raises(KeyError, match="decode_tp"):
+        Candidates.of(**columns)
+
+
+def test_scalars_spread_over_arrays() -> None:
+    candidates = Candidates.of(**(dict.fromkeys(ALL_COLUMNS, 1) | {"batch_size": [1.0, 2.0, 4.0]}))
+    assert len(candidates) == 3
+    assert candidates.integer("decode_tp").tolist() == [1, 1, 1]
+    assert candidates.number("decode_tp").dtype == np.float64
+
+
+@given(seeds)
+def test_blocks_are_cut_and_joined_without_loss(seed: int) -> None:
+    whole = block(scenario(), seed)
+    parts = [whole.take(np.arange(0, 4)), whole.take(np.arange(4, len(whole)))]
+    again = Candidates.concatenate(parts)
+    assert all(np.array_equal(again.columns[name], whole.columns[name]) for name in ALL_COLUMNS)
+    assert np.array_equal(whole.replace(policy=1).columns["batch_size"], whole.columns["batch_size"])
+
+
+@given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12, unique=True), min_size=1, max_size=8))
+def test_a_shape_is_looked_up_once_and_always_answered_alike(blocks: list[list[int]]) -> None:
+    memory, asked = ShapeMemory(), []
+
+    def look_up(shapes: np.ndarray) -> StationTime:
+        asked.extend(shapes[:, 0].tolist())
+        return StationTime(shapes * 10.0, np.ones((len(shapes), 1, 4)))
+
+    for numbers in blocks:
+        shapes = np.array(numbers, dtype=np.float64)[:, None]
+        rows = memory.rows(shapes, look_up)
+        assert np.array_equal(memory.arrays[0][rows], shapes * 10.0)
+    assert len(asked) == len(set(asked))

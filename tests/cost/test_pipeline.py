@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from afd_dse.cost.pipeline import busy_time, step_time
+
+times = st.floats(1e-6, 10.0)
+
+
+def simulate(stations: list[float], layers: int, micro_batches: int) -> float:
+    """FIFO stations; every micro-batch visits all stations in order, once a layer; all start at time zero."""
+    free = [0.0] * len(stations)
+    arrivals = [(0.0, number, 0) for number in range(micro_batches)]
+    finished = 0.0
+    while arrivals:
+        arrivals.sort()
+        at, number, visit = arrivals.pop(0)
+        station = visit % len(stations)
+        free[station] = max(free[station], at) + stations[station]
+        if visit + 1 == layers * len(stations):
+            finished = max(finished, free[station])
+        else:
+            arrivals.append((free[station], number, visit + 1))
+    return finished
+
+
+def computed(stations: list[list[float]], layers: list[int], micro_batches: float) -> float:
+    """:func:`step_time` of one row; ``stations`` [stations][kinds]."""
+    parts = [np.array([kinds]) for kinds in stations]
+    return float(step_time(parts, np.array(layers, dtype=float), np.array([micro_batches]))[0])
+
+
+@settings(max_examples=200)
+@given(st.lists(times, min_size=1, max_size=4), st.integers(1, 6), st.integers(1, 5))
+def test_one_kind_of_layer_takes_as_long_as_an_event_simulation_says(
+    stations: list[float], layers: int, micro_batches: int
+) -> None:
+    expected = simulate(stations, layers, micro_batches)
+    assert computed([[s] for s in stations], [layers], micro_batches) == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.lists(st.tuples(times, times, times, st.integers(1, 50)), min_size=1, max_size=4))
+def test_one_micro_batch_takes_the_sum_of_all_stations_of_all_kinds(
+    kinds: list[tuple[float, float, float, int]],
+) -> None:
+    stations = [[kind[s] for kind in kinds] for s in range(3)]
+    expected = sum(sum(kind[:3]) * kind[3] for kind in kinds)
+    assert computed(stations, [kind[3] for kind in kinds], 1) == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.lists(times, min_size=1, max_size=4), st.integers(1, 20), st.integers(1, 20), st.integers(1, 5))
+def test_equal_kinds_are_one_kind(stations: list[float], first: int, second: int, micro_batches: int) -> None:
+    together = computed([[s] for s in stations], [first + second], micro_batches)
+    apart = computed([[s, s] for s in stations], [first, second], micro_batches)
+    assert apart == pytest.approx(together, rel=1e-9)
+
+
+@given(
+    st.lists(st.tuples(times, times), min_size=1, max_size=4),
+    st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    st.integers(1, 5),
+    st.data(),
+)
+def test_a_slower_station_or_another_micro_batch_never_shortens_the_step(
+    stations: list[tuple[float, float]], layers: tuple[int, int], micro_batches: int, data: st.DataObject
+) -> None:
+    base = [list(kinds) for kinds in stations]
+    before = computed(base, list(layers), micro_batches)
+    slower = [list(kinds) for kinds in base]
+    station = data.draw(st.integers(0, len(base) - 1))
+    slower[station][data.draw(st.integers(0, 1))] *= data.draw(st.floats(1.0, 3.0))
+    assert computed(slower, list(layers), micro_batches) >= before * (1 - 1e-12)
+    assert computed(base, list(layers), micro_batches + 1) >= before * (1 - 1e-12)
+
+
+@given(st.lists(st.tuples(times, times), min_size=1, max_size=4), st.tuples(st.integers(1, 60), st.integers(1, 60)), st.integers(1, 5))
+def test_no_station_works_longer_than_the_step_lasts(
+    stations: list[tuple[float, float]], layers: tuple[int, int], micro_batches: int
+) -> None:
+    counts, m = np.array(layers, dtype=float), np.array([float(micro_batches)])
+    parts = [np.array([kinds]) for kinds in stations]
+    step = step_time(parts, counts, m)[0]
+    busy = [busy_time(part, counts, m)[0] for part in parts]
+    assert max(busy) <= step * (1 + 1e-12)
+    assert step <= sum(busy) * (1 + 1e-12)
+
+
+def test_balanced_ping_pong_hides_all_but_the_first_round() -> None:
+    # Two equal stations, two micro-batches: 2·s a layer, and one more s until the second has passed.
+    assert computed([[1.0], [1.0]], [10], 2) == pytest.approx(21.0)
