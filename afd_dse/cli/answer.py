@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from afd_dse.cli.cards import INDENT, console, deployment_card, facts, heading, paragraph, plain_table
-from afd_dse.results.words import count, number, parameters, percent
+from afd_dse.results.words import constraint, count, number, parameters, percent
 
 _OBJECTIVES = {
     "throughput_per_gpu": ("most tokens/s per GPU", "tokens_per_s_per_gpu", -1),
@@ -146,9 +146,9 @@ def _print_modes(out: Console, document: Mapping[str, Any]) -> None:
             d[key]
             for key in ("tokens_per_s_per_gpu", "tokens_per_s_per_user", "ttft_percentile_ms", "tpot_ms")
         ]
-        limited = d["binding"]["constraint"] if d["binding"] else "nothing"
+        limited = constraint(d["binding"]["constraint"]) if d["binding"] else "nothing"
         if entry["status"] == "infeasible":
-            limited = f"{d['constraint']}, {percent(d['slack'][d['constraint']] / 100.0)} over"
+            limited = f"{constraint(d['constraint'])}, {percent(d['slack'][d['constraint']] / 100.0)} over"
         table.add_row(
             "►" if winner else "✗" if entry["status"] == "infeasible" else "",
             entry["name"],
@@ -165,7 +165,10 @@ def _print_modes(out: Console, document: Mapping[str, Any]) -> None:
 def _print_misses(out: Console, document: Mapping[str, Any]) -> None:
     heading(out, "Nothing is feasible", "nearest misses: what would work if one limit were another")
     rows = [
-        (miss["constraint"], Text.assemble((miss["label"], "bold"), f"  {miss['mode']}\n{miss['reason']}"))
+        (
+            constraint(miss["constraint"]),
+            Text.assemble((miss["label"], "bold"), f"  {miss['mode']}\n{miss['reason']}"),
+        )
         for miss in document["nearest_misses"]
     ]
     if not rows:

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from afd_dse.results.words import number, percent
+from afd_dse.results.words import constraint, number, percent
 
 WIDTH = 100  # of what is not a terminal, and the most that a line of ours needs
 _WIDEST = 140
@@ -154,7 +154,7 @@ def limits_text(d: Mapping[str, Any], slo: Mapping[str, Any]) -> Text:
     for name, slack in sorted(d["slack"].items(), key=lambda item: item[1]):
         key = dict(_LIMITS).get(name)
         limit = slo.get(f"{name.replace(' ', '_').lower()}_ms")
-        words = "GPUs" if name == "gpus" else name
+        words = constraint(name)
         shown = f"{words} {number(d[key])} of {limit:,g} ms" if key and limit else words
         left = (
             f"{percent(slack / 100.0)} {'over' if slack < 0 else 'left'}"

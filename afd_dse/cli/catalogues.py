@@ -55,14 +55,26 @@ def _model(model: ModelArchitecture) -> dict[str, Any]:
 def print_models(rows: Sequence[Mapping[str, Any]]) -> None:
     """The list of models."""
     out = console()
-    table = plain_table("model", "size", "active", "layers", "weights", right=("size", "active"))
-    for column in table.columns:
-        column.no_wrap = True
+    table = plain_table(
+        "model", "size", "active", "layers", "attention", "FFN", "weights", right=("size", "active")
+    )
+    table.padding = (0, 1, 0, 0)
+    table.columns[0].no_wrap = True
     for row in rows:
         q = row["quantization"]
-        types = q["gemm"] if q["gemm"] == q["moe"] else f"{q['gemm']}, experts {q['moe']}"
+        types = q["gemm"] if q["gemm"] == q["moe"] else f"experts {q['moe']}"
         size, active = words.parameters(row["parameters"]), words.parameters(row["active_parameters"])
-        table.add_row(row["name"], size, active, Text("\n".join(row["kinds"]), "dim"), types)
+        attention, ffn = zip(*(kind.split(" × ")[1].split(" + ") for kind in row["kinds"]), strict=True)
+        table.add_row(
+            row["name"],
+            size,
+            active,
+            str(row["layers"]),
+            ", ".join(dict.fromkeys(attention)),
+            # The layers that matter: a few dense ones before the experts go without saying.
+            next((name for name in ffn if name.startswith("MoE")), ffn[0]),
+            Text(types, "dim"),
+        )
     out.print(table)
     out.print(
         Text("A job's model may also be the path of a Hugging Face config.json or its content inline.", "dim")

@@ -10,7 +10,7 @@ from rich.text import Text
 from afd_dse.cli.cards import INDENT, console, deployment_card, heading, paragraph, plain_table
 from afd_dse.results.words import number, percent
 
-_BAR = 16
+_BAR = 10
 
 
 def print_estimate(
@@ -38,6 +38,7 @@ def _print_operators(out: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """One line an operator, over all kinds of layers; --json has them apart."""
     numeric = ("µs a layer", "ms a step", "share")
     table = plain_table("station", "operator", *numeric, "", "from", right=numeric)
+    table.padding = (0, 1, 0, 0)
     merged = merge_kinds(rows)
     station = ""
     longest = max(row["share"] for row in merged)

@@ -19,7 +19,7 @@ from afd_dse.report.figures import (
     step_info,
 )
 from afd_dse.results.result import headline
-from afd_dse.results.words import count, number, parameters, percent
+from afd_dse.results.words import constraint, count, number, parameters, percent
 
 DATA_ID = "result"
 """Id of the element that holds the result's document as JSON."""
@@ -209,7 +209,7 @@ def _modes(document: Mapping[str, Any]) -> Markup:
         d = document["best_per_mode"][entry["name"]]
         name = _dot(colours[entry["name"]], entry["name"])
         bound = d["binding"]["constraint"] if d.get("binding") else ""
-        why = entry["reason"] or f"the best; limited by {bound or 'nothing'}"
+        why = entry["reason"] or f"the best; limited by {constraint(bound) or 'nothing'}"
         if entry["status"] == "no_layout":
             rows.append((name, "", "", "", "", "", "", "", why))
         else:
@@ -260,7 +260,10 @@ def _limits(document: Mapping[str, Any]) -> Markup:
         raise NothingToShowError("no deployment is feasible")
     bound = best["binding"]["constraint"] if best["binding"] else None
     ordered = sorted(best["slack"].items(), key=lambda item: item[1])
-    rows = [(name, percent(slack / 100.0), "binds" if name == bound else "") for name, slack in ordered]
+    rows = [
+        (constraint(name), percent(slack / 100.0), "binds" if name == bound else "")
+        for name, slack in ordered
+    ]
     return _table(
         ("limit", "#left of it", ""), rows, 1, ["best" if name == bound else "" for name, _ in ordered]
     )
@@ -294,7 +297,7 @@ def _misses(document: Mapping[str, Any]) -> Markup:
         raise NothingToShowError(
             "the job has feasible deployments" if document["best"] else "no layout exists"
         )
-    rows = [(d["constraint"], d["mode"], d["label"], d["reason"]) for d in misses]
+    rows = [(constraint(d["constraint"]), d["mode"], d["label"], d["reason"]) for d in misses]
     return _table(("breaks only", "mode", "deployment", "by how much"), rows, 0)
 
 

@@ -109,7 +109,7 @@ def _late(name: str, seconds: float, limit_s: float) -> str:
     if not math.isfinite(seconds):
         return f"{name} has no bound: requests arrive faster than prefill serves them"
     over = percent(seconds / limit_s - 1.0)
-    return f"{name} {number(1e3 * seconds)} ms exceeds {number(1e3 * limit_s)} ms by {over}"
+    return f"{name} {number(1e3 * seconds)} ms exceeds {1e3 * limit_s:,g} ms by {over}"
 
 
 def _memory(scenario: Scenario, found: Found, row: int) -> str:

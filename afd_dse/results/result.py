@@ -20,7 +20,7 @@ from afd_dse.results.deployment import Deployment, deployment_of, finite
 from afd_dse.results.layout import groups_of, label
 from afd_dse.results.reasons import violated
 from afd_dse.results.table import candidate_table
-from afd_dse.results.words import number, percent
+from afd_dse.results.words import constraint, number, percent
 from afd_dse.search.objective import TIE_TOLERANCE, Objective
 from afd_dse.search.pool import Found, near_misses, pareto_rows, partition_of, ranking
 from afd_dse.search.run import ModeOutcome, SearchOutcome
@@ -221,7 +221,7 @@ def _why_behind(best: Deployment, winner: Deployment | None, objective: Objectiv
                 return f"equal in {words}, but {winner['mode']} does it {kind}"
         return f"equal in {words}, but {winner['mode']} is the simpler layout"
     limit = best["binding"]
-    bound = f"; limited by {limit['constraint']}" if limit else ""
+    bound = f"; limited by {constraint(limit['constraint'])}" if limit else ""
     return f"{percent(behind)} {'more' if less else 'fewer'} {words} than {winner['mode']}{bound}"
 
 

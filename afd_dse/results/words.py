@@ -40,3 +40,8 @@ def parameters(value: float) -> str:
             scaled = value / size
             return f"{scaled:.0f}{letter}" if scaled >= 99.5 else f"{scaled:.1f}{letter}"
     return f"{value:,.0f}"
+
+
+def constraint(name: str) -> str:
+    """A constraint as text has it."""
+    return "GPUs" if name == "gpus" else name
