@@ -17,6 +17,7 @@ _OBJECTIVES = {
     "usd_per_mtok": ("least cost per token", "usd_per_mtok", 1),
     "fewest_gpus": ("fewest GPUs", "gpus", 1),
 }
+_NARROW = 90  # columns below which the table of modes leaves the cost to the card
 _ARRIVALS = {"poisson": "Poisson arrivals", "closed_loop": "closed loop", "trace": "arrivals of a trace"}
 
 
@@ -123,13 +124,18 @@ def _print_modes(out: Console, document: Mapping[str, Any]) -> None:
     heading(
         out, "Modes", "best deployment of each; where none is feasible, the nearest miss and what it breaks"
     )
-    numeric = ("GPUs", "tok/s\n/GPU", "tok/s\n/user", "TTFT\nms", "TPOT\nms", "$ per\nMtok")
+    numeric: tuple[str, ...] = ("GPUs", "tok/s\n/GPU", "tok/s\n/user", "TTFT\nms", "TPOT\nms")
+    costed = out.width >= _NARROW
+    numeric += ("$ per\nMtok",) if costed else ()
     table = plain_table("", "mode", "deployment", *numeric, "limited by", right=numeric)
     table.columns[1].no_wrap = True
+    table.columns[2].overflow, table.columns[2].min_width = "fold", 12
     table.padding = (0, 1, 0, 0)
 
     def rank(entry: Mapping[str, Any]) -> tuple[int, float]:
         d = document["best_per_mode"][entry["name"]]
+        if best is not None and best["mode"] == entry["name"]:
+            return -1, 0.0
         if entry["status"] == "no_layout":
             return 2, 0.0
         if entry["status"] == "infeasible":
@@ -155,7 +161,7 @@ def _print_modes(out: Console, document: Mapping[str, Any]) -> None:
             d["label"],
             f"{d['gpus']}",
             *map(number, numbers),
-            number(d["usd_per_mtok"]),
+            *([number(d["usd_per_mtok"])] if costed else []),
             limited,
             style="bold green" if winner else "dim" if entry["status"] == "infeasible" else "",
         )
@@ -203,7 +209,8 @@ def _print_next(out: Console, document: Mapping[str, Any], job: str, written: Se
         rows.append(
             (f"afd-dse optimize {name} --out {where}", "write result.json, pareto.csv, report.html, …")
         )
-    rows.append((f"afd-dse estimate {name} {where}", "where the time goes, operator by operator"))
+    if document["best"] or document["nearest_misses"]:
+        rows.append((f"afd-dse estimate {name} {where}", "where the time goes, operator by operator"))
     others = [
         entry["name"] for entry in document["modes"] if entry["status"] == "feasible" and entry["reason"]
     ]

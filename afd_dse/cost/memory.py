@@ -76,7 +76,14 @@ def _one_group(
             context = workload.isl + workload.osl
             terms["kv_cache"] += kv_bytes(scenario, cuts[Phase.DECODE], decode_sequences, context)
         if Phase.PREFILL in attention:
-            terms["kv_cache"] += kv_bytes(scenario, cuts[Phase.PREFILL], prefill_sequences, workload.isl)
+            # A group of both phases has counted a shared prefix with its decoding sequences.
+            terms["kv_cache"] += kv_bytes(
+                scenario,
+                cuts[Phase.PREFILL],
+                prefill_sequences,
+                workload.isl,
+                with_shared_prefix=Phase.DECODE not in attention,
+            )
     else:
         cut = cuts[ffn[0]]
         pool, gpus = cut.ffn_pool, cut.ffn_gpus
@@ -114,7 +121,9 @@ def ffn_weights(scenario: Scenario, cut: Cut, alone: bool) -> FloatArray:
     )
 
 
-def kv_bytes(scenario: Scenario, cut: Cut, sequences: FloatArray, context: float) -> FloatArray:
+def kv_bytes(
+    scenario: Scenario, cut: Cut, sequences: FloatArray, context: float, *, with_shared_prefix: bool = True
+) -> FloatArray:
     """KV cache and recurrent state of one GPU for ``sequences`` per rank with ``context`` own tokens, bytes [n].
 
     A private prefix is held by every sequence, a shared one once per rank. Context parallelism spreads tokens,
@@ -126,8 +135,10 @@ def kv_bytes(scenario: Scenario, cut: Cut, sequences: FloatArray, context: float
     for kind in scenario.model.kinds:
         per_token = weights.kv_bytes_per_token(kind, q, cut.tp)
         held = sequences * weights.kv_tokens(kind, own)
-        if workload.prefix_shared and workload.prefix:
-            held = held + weights.kv_tokens(kind, workload.prefix)
+        if workload.prefix_shared and with_shared_prefix:
+            # A sliding window keeps of the prefix what the sequence's own tokens leave of it.
+            seen = weights.kv_tokens(kind, workload.prefix + context)
+            held = held + (seen - weights.kv_tokens(kind, context))
         total += kind.count * (per_token * held / cut.cp + weights.state_bytes(kind, cut.tp) * sequences)
     return total / cut.pp
 

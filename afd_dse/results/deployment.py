@@ -49,7 +49,7 @@ def deployment_of(
     """The document of one candidate. ``mode`` is the name of its partition; a metric without bound is None."""
     c, m = found.candidates, found.evaluation.metrics
     partition = PARTITIONS[int(c.integer("partition")[row])]
-    groups = groups_of(c, row)
+    groups = groups_of(scenario, c, row)
     _check_expressible(
         partition, c.integer("prefill_micro_batches")[row], c.integer("decode_micro_batches")[row]
     )

@@ -25,7 +25,8 @@ _SIDES = {Cell.PA: "attention", Cell.DA: "attention", Cell.PF: "FFN", Cell.DF: "
 class Group:
     """One group of cells on GPUs of its own; degrees that do not apply to it are 1, redundant experts 0.
 
-    ``gpus`` of one replica. ``tp``, ``dp``, ``cp`` cut attention, ``moe_tp`` and ``ep`` the FFN, ``pp`` both.
+    ``gpus`` of one replica. ``tp``, ``dp``, ``cp`` cut attention, ``moe_tp`` and ``ep`` the FFN, ``pp`` both. A
+    ``dense`` model has no experts: its FFN is cut by ``moe_tp`` alone.
     """
 
     cells: tuple[Cell, ...]
@@ -39,6 +40,7 @@ class Group:
     redundant: int
     replicas: int
     micro_batches: int
+    dense: bool
 
     @property
     def attention(self) -> bool:
@@ -85,8 +87,8 @@ class Group:
             if degree > 1
         )
         if not self.attention:
-            found = ffn or "TP1"
-        elif not self.ffn:
+            found = (f"TP{self.moe_tp}" if self.dense else ffn) or "TP1"
+        elif not self.ffn or (self.dense and self.gpus > self.pp):
             found = attention or "TP1"
         elif self.gpus == self.pp:
             found = "TP1"
@@ -105,7 +107,7 @@ class Group:
         )
 
 
-def groups_of(candidates: Candidates, row: int) -> list[Group]:
+def groups_of(scenario: Scenario, candidates: Candidates, row: int) -> list[Group]:
     """The groups of one candidate, in the order of its partition."""
     partition = PARTITIONS[int(candidates.integer("partition")[row])]
 
@@ -129,6 +131,7 @@ def groups_of(candidates: Candidates, row: int) -> list[Group]:
                 redundant=0 if ffn is None else value(ffn, "redundant"),
                 replicas=value(last, "replicas"),
                 micro_batches=value(last, "micro_batches"),
+                dense=scenario.moe is None,
                 **degree,
             )
         )
@@ -179,11 +182,8 @@ def _impurity(group: Group) -> str:
         if not group.attention
         else "".join(f"{name}{degree}" for name, degree in (("TP", group.tp), ("CP", group.cp)) if degree > 1)
     )
-    ffn = (
-        f"ETP{group.moe_tp}"
-        if group.ffn and group.moe_tp > 1 and (group.ep > 1 or not group.attention)
-        else ""
-    )
+    unusual = group.ffn and not group.dense and group.moe_tp > 1
+    ffn = f"ETP{group.moe_tp}" if unusual and (group.ep > 1 or not group.attention) else ""
     spare = f"{group.redundant}R" if group.redundant else ""
     found = "-".join(part for part in (attention, ffn, spare) if part)
     return f"({found})" if found else ""

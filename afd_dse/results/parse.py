@@ -213,7 +213,13 @@ def _one_group(reader: _Reader, scenario: Scenario) -> Group | None:
         return None
     known = {name: value or 1 for name, value in degree.items()}
     group = Group(
-        cells, pool, **known, redundant=redundant or 0, replicas=replicas or 1, micro_batches=micro or 1
+        cells=cells,
+        pool=pool,
+        redundant=redundant or 0,
+        replicas=replicas or 1,
+        micro_batches=micro or 1,
+        dense=dense,
+        **known,
     )
     _check_cut(reader, scenario, group, gpus)
     return group if len(reader.problems) == before else None

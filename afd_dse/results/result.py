@@ -197,7 +197,7 @@ def _front_points(scenario: Scenario, found: Found) -> list[dict[str, Any]]:
     m = found.evaluation.metrics
     return [
         {
-            "label": label(scenario, partition_of(found, row), groups_of(found.candidates, row)),
+            "label": label(scenario, partition_of(found, row), groups_of(scenario, found.candidates, row)),
             "gpus": round(float(m["gpus"][row])),
             "tokens_per_s_per_user": float(m["tokens_per_s_per_user"][row]),
             "tokens_per_s_per_gpu": float(m["tokens_per_s_per_gpu"][row]),
@@ -237,7 +237,9 @@ def _ranked(
     seen: dict[tuple[str, str], int] = {}
     for row in map(int, rows):
         partition = partition_of(found, row)
-        seen.setdefault((names[row], label(scenario, partition, groups_of(found.candidates, row))), row)
+        seen.setdefault(
+            (names[row], label(scenario, partition, groups_of(scenario, found.candidates, row))), row
+        )
         if len(seen) == limit:
             break
     return [

@@ -37,7 +37,7 @@ def candidate_table(
         return pd.DataFrame()
     rows = len(found)
     evaluation, c = found.evaluation, found.candidates
-    labels = [label(scenario, partition_of(found, row), groups_of(c, row)) for row in range(rows)]
+    labels = [label(scenario, partition_of(found, row), groups_of(scenario, c, row)) for row in range(rows)]
     place, on_front = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
     place[ranked] = np.arange(1, len(ranked) + 1)
     on_front[front] = np.arange(1, len(front) + 1)

@@ -87,7 +87,7 @@ def test_experts_alone_hold_no_cache_and_attention_alone_no_experts() -> None:
     assert memory[3].tolist() == [0.0] * len(TERMS)
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(scenario_names, seeds, st.floats(1.0, 4.0))
 def test_more_sequences_never_take_less_memory(name: str, seed: int, factor: float) -> None:
     case = scenario(name)
@@ -99,7 +99,7 @@ def test_more_sequences_never_take_less_memory(name: str, seed: int, factor: flo
     assert (after[separate] >= before[separate] * (1 - 1e-12)).all()
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(scenario_names, seeds)
 def test_the_slack_is_what_the_sum_of_the_terms_leaves_in_the_tightest_group(name: str, seed: int) -> None:
     case = scenario(name)
@@ -113,18 +113,22 @@ def test_the_slack_is_what_the_sum_of_the_terms_leaves_in_the_tightest_group(nam
         assert (found.memory_budget[row, groups:] == 0.0).all()
 
 
-@settings(max_examples=20)
-@given(scenario_names, seeds)
-def test_a_shared_prefix_takes_less_memory_than_private_ones(name: str, seed: int) -> None:
+@given(scenario_names, seeds, st.floats(1.0, 500.0), st.floats(1.0, 1e5), st.floats(1.0, 1e5))
+def test_a_shared_prefix_takes_less_memory_than_private_ones(
+    name: str, seed: int, sequences: float, context: float, prefix: float
+) -> None:
     base = scenario(name)
-    private = replace(base, workload=replace(base.workload, prefix=4096.0))
-    shared = replace(base, workload=replace(base.workload, prefix=4096.0, prefix_shared=True))
-    candidates = block(base, seed).replace(batch_size=8.0)
-    cache = TERMS.index("kv_cache")
-    once, often = (evaluate(case, candidates).memory[:, :, cache] for case in (shared, private))
-    assert (once <= often * (1 + 1e-12)).all()
-    assert (once.sum(axis=1) < often.sum(axis=1)).all()
-    assert (once >= evaluate(base, candidates).memory[:, :, cache] * (1 - 1e-12)).all()
+    cut = Cut.of(layout(base, PD, np.random.default_rng(seed)), Phase.DECODE)
+
+    def held(**workload: Any) -> float:
+        case = replace(base, workload=replace(base.workload, **workload))
+        return float(kv_bytes(case, cut, np.array([sequences]), context)[0])
+
+    none, private, shared = held(), held(prefix=prefix), held(prefix=prefix, prefix_shared=True)
+    assert none <= shared * (1 + 1e-12)
+    assert shared <= private * (1 + 1e-12)
+    if sequences > 1.5:
+        assert none < shared < private
 
 
 def test_a_group_of_both_phases_keeps_a_shared_prefix_once() -> None:

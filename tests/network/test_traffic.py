@@ -6,14 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afd_dse.network.collectives import all_reduce
-from afd_dse.network.tiers import EXCHANGE_OVERHEAD_S, LINK_EFFICIENCY, Tiers
+from afd_dse.network.tiers import (
+    EXCHANGE_OVERHEAD_LOW_LATENCY_S,
+    EXCHANGE_OVERHEAD_THROUGHPUT_S,
+    LINK_EFFICIENCY,
+    SCALE_OUT_EFFICIENCY,
+    SCALE_UP_EFFICIENCY_LOW_LATENCY,
+    SCALE_UP_EFFICIENCY_THROUGHPUT,
+    Tiers,
+)
 from afd_dse.network.traffic import Routing, attention_ffn_seconds, exchange_seconds, kv_transfer_seconds
 from afd_dse.operators.latency import Provenance
 from tests.strategies import overridden, scenario
 
-UP, OUT = 400e9, 50e9
+LINE_UP, LINE_OUT = 400e9, 50e9
 # Without latencies, so that bytes can be counted.
-TIERS = Tiers(np.array([UP, UP]), np.zeros(2), np.array([OUT, OUT]), np.zeros(2), np.array([8, 8]))
+TIERS = Tiers(np.array([LINE_UP] * 2), np.zeros(2), np.array([LINE_OUT] * 2), np.zeros(2), np.array([8, 8]))
+OUT = LINE_OUT * SCALE_OUT_EFFICIENCY
+UP = {True: LINE_UP * SCALE_UP_EFFICIENCY_LOW_LATENCY, False: LINE_UP * SCALE_UP_EFFICIENCY_THROUGHPUT}
+START = {True: EXCHANGE_OVERHEAD_LOW_LATENCY_S, False: EXCHANGE_OVERHEAD_THROUGHPUT_S}
 DENSE, SPARSE = Routing(1, 1), Routing(256, 8)
 counts = st.integers(1, 64)
 factors = st.floats(1.0, 10.0)
@@ -24,7 +35,9 @@ def one(value: float) -> np.ndarray:
     return np.array([value])
 
 
-def exchange(tiers: Tiers, ranks: int, tokens: float, routing: Routing = SPARSE, moe_tp: int = 1) -> float:
+def exchange(
+    tiers: Tiers, ranks: int, tokens: float, routing: Routing = SPARSE, moe_tp: int = 1, low_latency: bool = False
+) -> float:
     found = exchange_seconds(
         tiers,
         pool=np.array([0]),
@@ -33,12 +46,20 @@ def exchange(tiers: Tiers, ranks: int, tokens: float, routing: Routing = SPARSE,
         tokens_per_gpu=one(tokens),
         bytes_per_token=7168.0,
         routing=routing,
+        low_latency=np.array([low_latency]),
     )
     return float(found[0])
 
 
 def to_ffn(
-    tiers: Tiers, attention: int, ranks: int, tokens: float, routing: Routing = SPARSE, moe_tp: int = 1, pools: tuple[int, int] = (0, 0)
+    tiers: Tiers,
+    attention: int,
+    ranks: int,
+    tokens: float,
+    routing: Routing = SPARSE,
+    moe_tp: int = 1,
+    pools: tuple[int, int] = (0, 0),
+    low_latency: bool = False,
 ) -> float:
     found = attention_ffn_seconds(
         tiers,
@@ -50,6 +71,7 @@ def to_ffn(
         tokens=one(tokens),
         bytes_per_token=7168.0,
         routing=routing,
+        low_latency=np.array([low_latency]),
     )
     return float(found[0])
 
@@ -58,68 +80,90 @@ def faster(up: float, out: float) -> Tiers:
     return replace(TIERS, scale_up_bytes_per_s=TIERS.scale_up_bytes_per_s * up, scale_out_bytes_per_s=TIERS.scale_out_bytes_per_s * out)
 
 
-@given(tokens_, st.sampled_from([DENSE, SPARSE]))
-def test_one_gpu_exchanges_nothing(tokens: float, routing: Routing) -> None:
-    assert exchange(TIERS, 1, tokens, routing) == 0.0
+@given(tokens_, st.sampled_from([DENSE, SPARSE]), st.booleans())
+def test_one_gpu_exchanges_nothing(tokens: float, routing: Routing, low_latency: bool) -> None:
+    assert exchange(TIERS, 1, tokens, routing, low_latency=low_latency) == 0.0
 
 
-def test_inside_a_domain_a_token_goes_once_to_every_other_gpu_that_needs_it() -> None:
+@pytest.mark.parametrize("low_latency", [True, False])
+def test_inside_a_domain_a_token_goes_once_to_every_other_gpu_that_needs_it(low_latency: bool) -> None:
     # One expert a GPU, all needed: every token leaves for the 7 other GPUs.
-    seconds = exchange(TIERS, 8, 1000.0, Routing(8, 8)) - EXCHANGE_OVERHEAD_S
-    assert seconds == pytest.approx(1000 * 7168 * 7 / UP)
+    seconds = exchange(TIERS, 8, 1000.0, Routing(8, 8), low_latency=low_latency) - START[low_latency]
+    assert seconds == pytest.approx(1000 * 7168 * 7 / UP[low_latency])
 
 
-def test_across_domains_a_token_goes_once_to_every_other_domain() -> None:
+def test_two_level_exchange_sends_a_token_once_to_every_other_domain() -> None:
     # Four domains that all hold one of the experts: three copies cross, whatever the GPUs in a domain.
-    seconds = exchange(TIERS, 32, 1000.0, Routing(32, 32)) - EXCHANGE_OVERHEAD_S
+    seconds = exchange(faster(100.0, 1.0), 32, 1000.0, Routing(32, 32)) - START[False]
     assert seconds == pytest.approx(1000 * 7168 * 3 / OUT)
 
 
-@given(counts, tokens_, factors, factors, st.sampled_from([1, 2, 4]))
-def test_more_bandwidth_never_slows_an_exchange(ranks: int, tokens: float, up: float, out: float, moe_tp: int) -> None:
-    assert exchange(faster(up, out), ranks, tokens, moe_tp=moe_tp) <= exchange(TIERS, ranks, tokens, moe_tp=moe_tp)
+def test_low_latency_exchange_sends_every_copy_by_itself() -> None:
+    # Of 32 copies, 24 lie in the three other domains.
+    seconds = exchange(TIERS, 32, 1000.0, Routing(32, 32), low_latency=True) - START[True]
+    assert seconds == pytest.approx(1000 * 7168 * 24 / OUT)
 
 
-@given(counts, tokens_, factors)
-def test_more_tokens_never_exchange_faster(ranks: int, tokens: float, factor: float) -> None:
-    assert exchange(TIERS, ranks, tokens) <= exchange(TIERS, ranks, tokens * factor)
+@given(counts, tokens_, factors, factors, st.sampled_from([1, 2, 4]), st.booleans())
+def test_more_bandwidth_never_slows_an_exchange(
+    ranks: int, tokens: float, up: float, out: float, moe_tp: int, low_latency: bool
+) -> None:
+    more = exchange(faster(up, out), ranks, tokens, moe_tp=moe_tp, low_latency=low_latency)
+    assert more <= exchange(TIERS, ranks, tokens, moe_tp=moe_tp, low_latency=low_latency)
 
 
-@given(st.integers(1, 4), st.integers(1, 4), tokens_)
-def test_a_transfer_between_m_and_n_gpus_takes_as_long_as_between_n_and_m(m: int, n: int, tokens: float) -> None:
+@given(counts, tokens_, factors, st.booleans())
+def test_more_tokens_never_exchange_faster(ranks: int, tokens: float, factor: float, low_latency: bool) -> None:
+    few = exchange(TIERS, ranks, tokens, low_latency=low_latency)
+    assert few <= exchange(TIERS, ranks, tokens * factor, low_latency=low_latency)
+
+
+@given(st.integers(1, 4), st.integers(1, 4), tokens_, st.booleans())
+def test_a_transfer_between_m_and_n_gpus_takes_as_long_as_between_n_and_m(
+    m: int, n: int, tokens: float, low_latency: bool
+) -> None:
     # Every token to one GPU: the smaller side's ports limit, whichever side that is.
-    assert to_ffn(TIERS, m, n, tokens, DENSE) == pytest.approx(to_ffn(TIERS, n, m, tokens, DENSE))
-    assert to_ffn(TIERS, m, n, tokens, DENSE) - EXCHANGE_OVERHEAD_S == pytest.approx(tokens * 7168 / min(m, n) / UP)
+    there = to_ffn(TIERS, m, n, tokens, DENSE, low_latency=low_latency)
+    assert there == pytest.approx(to_ffn(TIERS, n, m, tokens, DENSE, low_latency=low_latency))
+    assert there - START[low_latency] == pytest.approx(tokens * 7168 / min(m, n) / UP[low_latency])
 
 
-@given(st.integers(9, 40), st.integers(9, 40), tokens_)
-def test_across_domains_every_byte_leaves_a_sender_and_enters_a_receiver(m: int, n: int, tokens: float) -> None:
-    seconds = to_ffn(TIERS, m, n, tokens, DENSE) - EXCHANGE_OVERHEAD_S
+@given(st.integers(9, 40), st.integers(9, 40), tokens_, st.booleans())
+def test_across_domains_every_byte_leaves_a_sender_and_enters_a_receiver(
+    m: int, n: int, tokens: float, low_latency: bool
+) -> None:
+    seconds = to_ffn(TIERS, m, n, tokens, DENSE, low_latency=low_latency) - START[low_latency]
     assert seconds * OUT * min(m, n) == pytest.approx(tokens * 7168)
 
 
-@given(counts, counts, tokens_, factors, factors, st.sampled_from([(0, 0), (0, 1)]))
+@given(counts, counts, tokens_, factors, factors, st.sampled_from([(0, 0), (0, 1)]), st.booleans())
 def test_more_bandwidth_never_slows_a_transfer_to_the_ffn(
-    m: int, n: int, tokens: float, up: float, out: float, pools: tuple[int, int]
+    m: int, n: int, tokens: float, up: float, out: float, pools: tuple[int, int], low_latency: bool
 ) -> None:
-    assert to_ffn(faster(up, out), m, n, tokens, pools=pools) <= to_ffn(TIERS, m, n, tokens, pools=pools)
+    slow = to_ffn(TIERS, m, n, tokens, pools=pools, low_latency=low_latency)
+    assert to_ffn(faster(up, out), m, n, tokens, pools=pools, low_latency=low_latency) <= slow
 
 
-@given(counts, counts, tokens_)
-def test_more_attention_gpus_never_slow_a_transfer_in_the_same_tier(m: int, n: int, tokens: float) -> None:
-    far = to_ffn(TIERS, m, n, tokens, pools=(0, 1))
-    assert to_ffn(TIERS, 2 * m, n, tokens, pools=(0, 1)) <= far * (1 + 1e-12)
+@given(counts, counts, tokens_, st.booleans())
+def test_more_attention_gpus_never_slow_a_transfer_in_the_same_tier(
+    m: int, n: int, tokens: float, low_latency: bool
+) -> None:
+    far = to_ffn(TIERS, m, n, tokens, pools=(0, 1), low_latency=low_latency)
+    assert to_ffn(TIERS, 2 * m, n, tokens, pools=(0, 1), low_latency=low_latency) <= far * (1 + 1e-12)
 
 
-@given(st.integers(1, 4), st.integers(1, 4), tokens_)
-def test_staying_in_the_domain_is_never_slower_than_leaving_it(m: int, n: int, tokens: float) -> None:
-    assert to_ffn(TIERS, m, n, tokens) <= to_ffn(TIERS, m, n, tokens, pools=(0, 1)) * (1 + 1e-12)
+@given(st.integers(1, 4), st.integers(1, 4), tokens_, st.booleans())
+def test_staying_in_the_domain_is_never_slower_than_leaving_it(
+    m: int, n: int, tokens: float, low_latency: bool
+) -> None:
+    near = to_ffn(TIERS, m, n, tokens, DENSE, low_latency=low_latency)
+    assert near <= to_ffn(TIERS, m, n, tokens, DENSE, pools=(0, 1), low_latency=low_latency) * (1 + 1e-12)
 
 
 def test_all_shards_of_an_expert_receive_its_tokens() -> None:
     # moe_tp 2: every token goes to both shards; four GPUs on either side.
-    seconds = to_ffn(TIERS, 4, 2, 1000.0, DENSE, moe_tp=2) - EXCHANGE_OVERHEAD_S
-    assert seconds == pytest.approx(1000 * 7168 * 2 / 4 / UP)
+    seconds = to_ffn(TIERS, 4, 2, 1000.0, DENSE, moe_tp=2) - START[False]
+    assert seconds == pytest.approx(1000 * 7168 * 2 / 4 / UP[False])
 
 
 def kv(tiers: Tiers, senders: int, receivers: int, inside: bool, kv_bytes: float, pools: tuple[int, int] = (0, 0)) -> float:
@@ -140,18 +184,18 @@ def test_a_kv_transfer_is_limited_by_the_side_with_fewer_ports(
     senders: int, receivers: int, size: float, up: float, out: float, inside: bool
 ) -> None:
     seconds = kv(TIERS, senders, receivers, inside, size)
-    assert seconds == pytest.approx(size / min(senders, receivers) / (UP if inside else OUT))
+    assert seconds == pytest.approx(size / min(senders, receivers) / (LINE_UP if inside else LINE_OUT) / LINK_EFFICIENCY)
     assert seconds == kv(TIERS, receivers, senders, inside, size)
     assert kv(faster(up, out), senders, receivers, inside, size) <= seconds
 
 
 def test_pools_are_never_joined_by_scale_up_links() -> None:
-    assert kv(TIERS, 1, 1, True, 1e9, pools=(0, 1)) == pytest.approx(1e9 / OUT)
+    assert kv(TIERS, 1, 1, True, 1e9, pools=(0, 1)) == pytest.approx(1e9 / LINE_OUT / LINK_EFFICIENCY)
 
 
 def test_tiers_hold_the_accelerators_rates_by_pool() -> None:
     case = scenario("glm-4.5 on h200 and b200")
-    rates = [pool.accelerator.scale_up_bytes_per_s * LINK_EFFICIENCY for pool in case.pools]
+    rates = [pool.accelerator.scale_up_bytes_per_s for pool in case.pools]
     assert case.tiers.scale_up_bytes_per_s.tolist() == rates
     assert rates[0] < rates[1]
     assert case.tiers.domain_gpus.tolist() == [8, 8]

@@ -1,0 +1,40 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afd_dse.search.pareto import front, front_by_group, non_dominated
+
+values = st.integers(0, 6).map(float)
+points = st.lists(st.tuples(values, values), max_size=30)
+
+
+def beaten(point: tuple[float, ...], others: list[tuple[float, ...]]) -> bool:
+    return any(all(o >= p for o, p in zip(other, point, strict=True)) and other != point for other in others)
+
+
+@given(points)
+def test_a_front_is_every_point_that_no_other_beats_and_each_once(rows: list[tuple[float, float]]) -> None:
+    x, y = (np.array([row[k] for row in rows], dtype=float) for k in (0, 1))
+    found = front(x, y)
+    assert {rows[i] for i in found} == {row for row in rows if not beaten(row, rows)}
+    assert len({rows[i] for i in found}) == len(found)
+    assert (np.diff(x[found]) < 0).all()
+    assert all(i == rows.index(rows[i]) for i in found)
+
+
+@given(st.lists(st.tuples(values, values, values), max_size=25))
+def test_non_dominated_rows_of_three_columns(rows: list[tuple[float, float, float]]) -> None:
+    mask = non_dominated(np.array(rows, dtype=float).reshape(-1, 3))
+    kept = [row for row, keep in zip(rows, mask, strict=True) if keep]
+    assert sorted(kept) == sorted({row for row in rows if not beaten(row, rows)})
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), values, values), max_size=30))
+def test_fronts_by_group_are_the_fronts_of_the_groups(rows: list[tuple[int, float, float]]) -> None:
+    group = np.array([row[0] for row in rows], dtype=np.int64)
+    x, y = (np.array([row[k] for row in rows], dtype=float) for k in (1, 2))
+    found = front_by_group(group, x, y)
+    for code in set(group.tolist()):
+        members = np.flatnonzero(group == code)
+        assert sorted(i for i in found if group[i] == code) == sorted(members[front(x[members], y[members])])
+    assert len(found) == len(set(found.tolist()))
