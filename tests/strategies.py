@@ -115,9 +115,9 @@ def layout(
     for phase, name in enumerate(PHASES):
         attention, ffn = cells[ATTENTION_CELL[phase]], cells[FFN_CELL[phase]]
         micro_batches, replicas = repeats[Phase.DECODE if partition.is_joint else Phase(phase)]
-        row |= {
-            f"{name}_{key}": attention[key] for key in ("tp", "dp", "cp", "pp")
-        } | {f"{name}_{key}": ffn[key] for key in ("moe_tp", "ep", "redundant")}
+        row |= {f"{name}_{key}": attention[key] for key in ("tp", "dp", "cp", "pp")} | {
+            f"{name}_{key}": ffn[key] for key in ("moe_tp", "ep", "redundant")
+        }
         row |= {f"{name}_attention_pool": attention["pool"], f"{name}_ffn_pool": ffn["pool"]}
         row |= {f"{name}_micro_batches": micro_batches, f"{name}_replicas": replicas}
     return Candidates.of(**(row | columns))
@@ -166,7 +166,9 @@ def _cut(
         "pp": pp,
         "moe_tp": moe_tp,
         "ep": ep,
-        "redundant": ep if ffn and case.moe is not None and rng.random() < 0.3 and case.moe.experts % ep == 0 else 0,
+        "redundant": ep
+        if ffn and case.moe is not None and rng.random() < 0.3 and case.moe.experts % ep == 0
+        else 0,
     }
 
 

@@ -109,7 +109,7 @@ def distinct(columns: Mapping[str, Column]) -> tuple[dict[str, FloatArray], IntA
 
 
 def distinct_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
-    """Indices of the first of every distinct row of ``table`` [n, k], and every row's number among the distinct ones."""
+    """Indices of the first of every distinct row of ``table`` [n, k], and each row's number among the distinct."""
     _, first, inverse = np.unique(row_codes(table), return_index=True, return_inverse=True)
     inverse = inverse.reshape(-1)
     if not np.array_equal(table[first[inverse]], table):  # two different rows with one code

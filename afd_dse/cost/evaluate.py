@@ -135,7 +135,7 @@ def _evaluate_partition(scenario: Scenario, partition: Partition, c: Candidates)
         partition.groups,
         cuts,
         c.number("batch_size"),
-        engines.prefill.sequences * cuts[Phase.PREFILL].pp,
+        _prompts_in_memory(partition, cuts, engines, m),
         {Phase.PREFILL: engines.prefill.step_tokens, Phase.DECODE: engines.decode.step_tokens},
     )
     slack = _slack(scenario, engines, m, memory, by_pool)
@@ -144,6 +144,20 @@ def _evaluate_partition(scenario: Scenario, partition: Partition, c: Candidates)
         terms[:, number, :] = np.stack([group.terms[term] for term in TERMS], axis=1)
         budget[:, number] = group.budget
     return Evaluation(m, slack, terms, budget, by_pool, _provenance(engines, m))
+
+
+def _prompts_in_memory(
+    partition: Partition, cuts: dict[Phase, Cut], engines: Engines, m: dict[str, FloatArray]
+) -> FloatArray:
+    """Prompts in prefill whose KV an attention rank holds, [n].
+
+    A group that only prefills holds all that it works on at once. Where decode shares the cache the mean number counts,
+    as the batch is a mean too: what prefill does not need now, decode may use.
+    """
+    at_once = engines.prefill.sequences * cuts[Phase.PREFILL].pp
+    if partition.group_of[Cell.PA] != partition.group_of[Cell.DA]:
+        return at_once
+    return at_once * np.minimum(m["prefill_utilization"], 1.0)
 
 
 def group_gpus(partition: Partition, cuts: dict[Phase, Cut]) -> list[FloatArray]:

@@ -89,13 +89,15 @@ class Stations:
     head_s: FloatArray
     overhead_s: FloatArray
     hop_s: FloatArray
+    draft_passes: float
     cut: Cut
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Time of one step, seconds [n], and what it is made of."""
+    """Time of one step, seconds [n], and what it is made of; ``split``: attention and FFN on different GPUs."""
 
+    split: bool
     seconds: FloatArray
     attention_s: FloatArray
     ffn_s: FloatArray
@@ -105,8 +107,8 @@ class Step:
 
     @property
     def bubble_s(self) -> FloatArray:
-        """Time in which the busiest of attention, FFN and links does not work; zero when nothing overlaps."""
-        busiest = np.maximum(np.maximum(self.attention_s, self.ffn_s), self.link_s)
+        """Time inside the layers in which the busiest GPUs wait: for the other side, or for links that nothing hides."""
+        busiest = np.maximum(self.attention_s, self.ffn_s) if self.split else self.attention_s + self.ffn_s
         result: FloatArray = np.maximum(self.seconds - self.outside_s - busiest, 0.0)
         return result
 
@@ -168,7 +170,9 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
         load.decode_sequences + load.prefill_sequences
     )
     hop = np.where(cut.pp > 1, _stage_hop(scenario, cut, tokens), 0.0)
-    return Stations(split, attention, ffn, to_ffn, to_attention, head, overhead, hop, cut)
+    # The draft module runs once per draft token in decode; in prefill it reads the prompt once.
+    passes = float(min(scenario.draft_tokens, 1) if phase == Phase.PREFILL else scenario.draft_tokens)
+    return Stations(split, attention, ffn, to_ffn, to_attention, head, overhead, hop, passes, cut)
 
 
 def _links(
@@ -235,12 +239,12 @@ def run_step(
     together = [attention + ffn, to_ffn + to_attention]
     parts = [attention, to_ffn, ffn, to_attention] if stations.split else together
     pipeline = step_time(parts, layers, m)
-    drafts = float(scenario.draft_tokens)
-    draft_s = drafts * (sum(part[:, -1] for part in parts) + stations.head_s) if drafts else 0.0
+    draft_s = stations.draft_passes * (sum(part[:, -1] for part in parts) + stations.head_s)
     outside = stations.head_s + stations.overhead_s + stations.hop_s + draft_s
     everything = (stations.attention, stations.ffn, stations.to_ffn, stations.to_attention)
     by_provenance = np.einsum("nkp,k->np", sum(part.by_provenance for part in everything), layers)
     return Step(
+        split=stations.split,
         seconds=pipeline + outside,
         attention_s=busy_time(attention, layers, m),
         ffn_s=busy_time(ffn, layers, m),

@@ -121,7 +121,7 @@ def looked_up(scenario: Scenario, side: str, columns: dict[str, Column], of_kind
     """
     names = list(columns)
     table = np.stack([np.asarray(column, dtype=np.float64) for column in columns.values()], axis=1)
-    if len(table) == 1:
+    if len(table) <= 1:
         return _station(scenario, names, table, of_kind)
     first, inverse = distinct_rows(table)
     memory: ShapeMemory = scenario.shape_memory.setdefault(side, ShapeMemory())

@@ -411,7 +411,7 @@ def probes(
     """Pairs that come near to feasible when none is: extreme units of both sides, one replica each.
 
     For each side the units that are fastest, cheapest in memory, smallest, and strongest; of decode over the whole load
-    grid, since a lower load may relax prefill.
+    grid, since a lower load may relax prefill. Pairs beyond the cluster are returned only when no pair fits it.
     """
     p, d = prefill.units, decode.units
     prefill_rows = _extremes(
@@ -423,12 +423,16 @@ def probes(
         most,
     )
     i, j = (a.reshape(-1) for a in np.meshgrid(prefill_rows, decode_rows, indexing="ij"))
+    fits = (p.gpus_by_pool[i] + d.gpus_by_pool[j] <= scenario.pool_counts).all(axis=1)
+    if fits.any():
+        i, j = i[fits], j[fits]
     ones = np.ones(len(i), dtype=np.int64)
     return _assemble(partition, prefill.candidates.take(i), ones, decode.candidates.take(j), ones)
 
 
 def _extremes(keys: list[FloatArray], memory_slack: FloatArray, most: int) -> IntArray:
-    """Rows that are first by some key, those that fit into memory before those that do not."""
-    chosen = [np.lexsort((key, memory_slack < 0))[:most] for key in keys]
+    """Rows that are first by some key, among those that fit into memory and among all."""
+    fitting = [np.lexsort((key, memory_slack < 0))[:most] for key in keys]
+    chosen = [*fitting, *(np.argsort(key, kind="stable")[:most] for key in keys)]
     result: IntArray = np.unique(np.concatenate(chosen)).astype(np.int64)
     return result

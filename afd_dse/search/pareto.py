@@ -1,5 +1,7 @@
 """Pareto fronts of two or more columns, larger is better."""
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,7 +41,7 @@ def front_by_group(group: npt.NDArray[np.int64], x: FloatArray, y: FloatArray) -
     g, ranked = group[order], y[order]
     bounds = [0, *(np.flatnonzero(g[1:] != g[:-1]) + 1), len(g)]
     keep = np.zeros(len(order), dtype=bool)
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, stop in pairwise(bounds):
         part = ranked[start:stop]
         keep[start:stop] = part > np.concatenate([[-np.inf], np.maximum.accumulate(part)[:-1]])
     result: IntArray = order[keep].astype(np.int64)

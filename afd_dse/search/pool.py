@@ -13,6 +13,9 @@ from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.objective import Objective, order, score
 from afd_dse.search.pareto import front
 
+# Ten times over a limit is as far from feasible as anything: beyond it near misses are not told apart.
+WORST_VIOLATION = 10.0
+
 
 def take(evaluation: Evaluation, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Evaluation:
     """The evaluation at ``rows``."""
@@ -99,7 +102,7 @@ def pareto_rows(found: Found) -> IntArray:
 
 
 def near_misses(found: Found) -> IntArray:
-    """For every constraint the row that violates only it, and by the least; then the row whose worst slack is best.
+    """For every constraint the row that violates only it, and by the least; then the row that violates least in all.
 
     What "only it" leaves out is covered by the last row, so that an infeasible search always has an answer.
     """
@@ -112,7 +115,8 @@ def near_misses(found: Found) -> IntArray:
             rows.append(int(only[slack[only, number].argmax()]))
     infeasible = np.flatnonzero(~found.evaluation.feasible)
     if len(infeasible):
-        rows.append(int(infeasible[slack[infeasible].min(axis=1).argmax()]))
+        violation = np.clip(-slack[infeasible], 0.0, WORST_VIOLATION).sum(axis=1)
+        rows.append(int(infeasible[violation.argmin()]))
     return np.array(list(dict.fromkeys(rows)), dtype=np.int64)
 
 

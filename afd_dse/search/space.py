@@ -24,6 +24,12 @@ class BatchGrid(BaseModel):
     last: float = Field(gt=0)
     per_octave: Positive
 
+    @model_validator(mode="after")
+    def _ascends(self) -> "BatchGrid":
+        if self.last < self.first:
+            raise ValueError("last must not be smaller than first")
+        return self
+
     def values(self) -> FloatArray:
         """The grid, ascending."""
         octaves = np.log2(self.last / self.first)

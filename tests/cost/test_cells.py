@@ -55,7 +55,16 @@ def test_a_partition_is_read_back_from_any_spelling(partition: Partition, data: 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "PA PF DA", "PA PF DA DF DF", "PA PF | DA DF |", "| PA PF DA DF", "PA PF DA DX", "PA|PF|DA|DF|PA", "PAPFDADF"],
+    [
+        "",
+        "PA PF DA",
+        "PA PF DA DF DF",
+        "PA PF | DA DF |",
+        "| PA PF DA DF",
+        "PA PF DA DX",
+        "PA|PF|DA|DF|PA",
+        "PAPFDADF",
+    ],
 )
 def test_a_wrong_partition_is_refused_with_its_field(text: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -10,7 +10,9 @@ from tests.strategies import block, scenario, seeds
 
 tables = st.integers(1, 6).flatmap(
     lambda width: st.lists(
-        st.lists(st.sampled_from([0.0, -0.0, 1.0, 1.5, 1e9]), min_size=width, max_size=width), min_size=1, max_size=40
+        st.lists(st.sampled_from([0.0, -0.0, 1.0, 1.5, 1e9]), min_size=width, max_size=width),
+        min_size=1,
+        max_size=40,
     )
 )
 

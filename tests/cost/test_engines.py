@@ -22,7 +22,8 @@ def shared_experts(case: Scenario, **columns: float) -> Candidates:
         SHARED_EXPERTS,
         np.random.default_rng(6),
         plain=True,
-        **{"batch_size": 16.0, "chunk_tokens": 2048.0, "prefill_micro_batches": 2, "decode_micro_batches": 2} | columns,
+        **{"batch_size": 16.0, "chunk_tokens": 2048.0, "prefill_micro_batches": 2, "decode_micro_batches": 2}
+        | columns,
     )
 
 
@@ -53,7 +54,9 @@ def test_without_prefill_load_a_shared_group_decodes_as_if_alone() -> None:
         case = build(isl=256, osl=osl)
         candidates = shared_experts(case)
         alone, _ = decode_alone(case, SHARED_EXPERTS, candidates)
-        slowdowns.append(shared_side(case, SHARED_EXPERTS, candidates).decode.interval_s[0] / alone.interval_s[0] - 1)
+        slowdowns.append(
+            shared_side(case, SHARED_EXPERTS, candidates).decode.interval_s[0] / alone.interval_s[0] - 1
+        )
     assert all(one > other > 0 for one, other in zip(slowdowns, slowdowns[1:], strict=False))
     assert slowdowns[-1] < 1e-3 < slowdowns[0]
 
@@ -65,7 +68,11 @@ def test_the_rate_that_interferes_is_the_rate_that_results(name: str, seed: int)
     case = scenario(name)
     candidates = block(case, seed, partitions=SHARED_SIDES)
     once = evaluate(case, candidates).metrics
-    rate = candidates.number("batch_size") * candidates.number("decode_dp") * candidates.number("decode_replicas")
+    rate = (
+        candidates.number("batch_size")
+        * candidates.number("decode_dp")
+        * candidates.number("decode_replicas")
+    )
     assert np.allclose(once["requests_per_s"], rate / (case.workload.osl * once["tpot_s"]), rtol=1e-9)
 
 
@@ -130,4 +137,6 @@ def test_tokens_per_step_are_conserved_under_chunking() -> None:
         found = evaluate(case, one.replace(batch_size=batch)).metrics
         room = 2048.0 - batch
         pieces = np.ceil(4096 / room)
-        assert found["prefill_utilization"][0] == pytest.approx(batch * 4096 / 512 / (4096 / pieces), rel=1e-6)
+        assert found["prefill_utilization"][0] == pytest.approx(
+            batch * 4096 / 512 / (4096 / pieces), rel=1e-6
+        )

@@ -81,7 +81,10 @@ def test_the_gpus_of_all_groups_and_replicas_are_the_gpus_of_the_deployment(name
         count = 0
         for group in PARTITIONS[number].groups:
             phase = "prefill" if group[0] < 2 else "decode"
-            value = {key: int(one.integer(f"{phase}_{key}")[0]) for key in ("tp", "dp", "cp", "pp", "moe_tp", "ep", "replicas")}
+            value = {
+                key: int(one.integer(f"{phase}_{key}")[0])
+                for key in ("tp", "dp", "cp", "pp", "moe_tp", "ep", "replicas")
+            }
             if any(cell % 2 == 0 for cell in group):  # holds attention: of the phase whose attention it is
                 phase = "prefill" if 0 in group else "decode"
                 value = {key: int(one.integer(f"{phase}_{key}")[0]) for key in value}
@@ -161,7 +164,12 @@ def test_a_looser_limit_never_forbids_what_a_tighter_one_allows(name: str, seed:
     middle = evaluate(base, candidates).metrics
     limits = [float(np.median(middle[key])) for key in ("ttft_percentile_s", "tpot_s")]
     tight = Slo(limits[0], limits[1], limits[0] + limits[1] * base.workload.osl)
-    looser = [replace(tight, ttft_s=np.inf), replace(tight, tpot_s=2 * limits[1]), replace(tight, latency_s=1e9), Slo()]
+    looser = [
+        replace(tight, ttft_s=np.inf),
+        replace(tight, tpot_s=2 * limits[1]),
+        replace(tight, latency_s=1e9),
+        Slo(),
+    ]
     allowed = evaluate(with_slo(base, tight), candidates)
     for slo in looser:
         found = evaluate(with_slo(base, slo), candidates)
@@ -252,7 +260,9 @@ def test_a_cached_prefix_costs_attention_but_no_new_tokens() -> None:
     cached = build(isl=2048, workload={"prefix_tokens": 8192})
     longer = build(isl=2048 + 8192)
     candidates = block(base, 9, partitions=SEPARATE, each=2).replace(chunk_tokens=2048.0)
-    short, warm, cold = (evaluate(case, candidates).metrics["prefill_service_s"] for case in (base, cached, longer))
+    short, warm, cold = (
+        evaluate(case, candidates).metrics["prefill_service_s"] for case in (base, cached, longer)
+    )
     assert (short < warm).all()
     assert (warm < cold).all()
 
@@ -261,7 +271,17 @@ def test_a_cached_prefix_costs_attention_but_no_new_tokens() -> None:
 def test_pipeline_and_context_parallel_candidates_are_evaluated(key: str) -> None:
     case = scenario()
     pd = parse_partition("PA PF | DA DF")
-    one = layout(case, pd, np.random.default_rng(1), plain=True, batch_size=4.0, decode_tp=2, decode_dp=2, decode_ep=4, decode_moe_tp=1)
+    one = layout(
+        case,
+        pd,
+        np.random.default_rng(1),
+        plain=True,
+        batch_size=4.0,
+        decode_tp=2,
+        decode_dp=2,
+        decode_ep=4,
+        decode_moe_tp=1,
+    )
     columns = {f"{phase}_{key}": 2 for phase in ("prefill", "decode")}
     if key == "cp":
         columns |= {f"{phase}_ep": one.integer(f"{phase}_ep") * 2 for phase in ("prefill", "decode")}

@@ -22,14 +22,28 @@ AFD = next(p for p in PARTITIONS if p.text == "PA PF | DA | DF")
 
 def whole(case: Scenario, tp: int, dp: int, **columns: Any) -> Candidates:
     """A PD deployment whose decode unit is ``tp`` × ``dp`` GPUs with the experts over all of them."""
-    decode = {"decode_tp": tp, "decode_dp": dp, "decode_cp": 1, "decode_pp": 1, "decode_moe_tp": 1, "decode_ep": tp * dp}
-    decode |= {"decode_redundant": 0, "decode_micro_batches": 1, "decode_attention_pool": 0, "decode_ffn_pool": 0}
+    decode = {
+        "decode_tp": tp,
+        "decode_dp": dp,
+        "decode_cp": 1,
+        "decode_pp": 1,
+        "decode_moe_tp": 1,
+        "decode_ep": tp * dp,
+    }
+    decode |= {
+        "decode_redundant": 0,
+        "decode_micro_batches": 1,
+        "decode_attention_pool": 0,
+        "decode_ffn_pool": 0,
+    }
     return layout(case, PD, np.random.default_rng(0), **(decode | columns))
 
 
 def decode_memory(case: Scenario, candidates: Candidates) -> dict[str, float]:
     found = evaluate(case, candidates)
-    return dict(zip(TERMS, found.memory[0, 1].tolist(), strict=True)) | {"budget": float(found.memory_budget[0, 1])}
+    return dict(zip(TERMS, found.memory[0, 1].tolist(), strict=True)) | {
+        "budget": float(found.memory_budget[0, 1])
+    }
 
 
 def most_sequences(case: Scenario, tp: int, dp: int) -> float:
@@ -77,7 +91,14 @@ def test_a_sliding_window_keeps_only_its_own_tokens() -> None:
 def test_experts_alone_hold_no_cache_and_attention_alone_no_experts() -> None:
     case = scenario()
     candidates = layout(
-        case, AFD, np.random.default_rng(3), decode_tp=1, decode_dp=4, decode_moe_tp=1, decode_ep=8, decode_redundant=0
+        case,
+        AFD,
+        np.random.default_rng(3),
+        decode_tp=1,
+        decode_dp=4,
+        decode_moe_tp=1,
+        decode_ep=8,
+        decode_redundant=0,
     )
     memory = evaluate(case, candidates).memory[0]
     weights, cache = TERMS.index("weights"), TERMS.index("kv_cache")
@@ -149,7 +170,14 @@ def test_experts_that_serve_another_groups_attention_are_held_as_they_are_cut(te
     cells = {cell: number for number, group in enumerate(partition.groups) for cell in group}
     # Eight GPUs in every group; decode attention of eight GPUs as one rank.
     columns = {f"{phase}_{key}": 1 for phase in ("prefill", "decode") for key in ("cp", "pp", "moe_tp")}
-    columns |= {"prefill_tp": 1, "prefill_dp": 8, "decode_tp": 8, "decode_dp": 1, "prefill_ep": 8, "decode_ep": 8}
+    columns |= {
+        "prefill_tp": 1,
+        "prefill_dp": 8,
+        "decode_tp": 8,
+        "decode_dp": 1,
+        "prefill_ep": 8,
+        "decode_ep": 8,
+    }
     columns |= {"prefill_redundant": 0, "decode_redundant": 0}
     found = evaluate(case, layout(case, partition, np.random.default_rng(0), **columns))
     held = found.memory[0, cells[Cell.DF], TERMS.index("weights")]
@@ -164,7 +192,9 @@ def test_memory_of_a_group_grows_linearly_with_its_sequences(few: int, many: int
     tokens = {phase: np.array([1024.0]) for phase in Phase}
 
     def total(sequences: float) -> float:
-        group = group_memory(case, [(Cell.DA, Cell.DF)], cuts, np.array([sequences]), np.array([0.0]), tokens)[0]
+        group = group_memory(
+            case, [(Cell.DA, Cell.DF)], cuts, np.array([sequences]), np.array([0.0]), tokens
+        )[0]
         return float(group.total[0])
 
     per_sequence = total(1.0) - total(0.0)

@@ -74,7 +74,11 @@ def test_a_slower_station_or_another_micro_batch_never_shortens_the_step(
     assert computed(base, list(layers), micro_batches + 1) >= before * (1 - 1e-12)
 
 
-@given(st.lists(st.tuples(times, times), min_size=1, max_size=4), st.tuples(st.integers(1, 60), st.integers(1, 60)), st.integers(1, 5))
+@given(
+    st.lists(st.tuples(times, times), min_size=1, max_size=4),
+    st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    st.integers(1, 5),
+)
 def test_no_station_works_longer_than_the_step_lasts(
     stations: list[tuple[float, float]], layers: tuple[int, int], micro_batches: int
 ) -> None:

@@ -9,12 +9,19 @@ rhos = st.floats(0.01, 0.99)
 services = st.floats(1e-3, 1e3)
 
 
-def mean_wait(service: float, rho: float, servers: float, arrival_cv2: float = 1.0, service_cv2: float = 1.0) -> float:
+def mean_wait(
+    service: float, rho: float, servers: float, arrival_cv2: float = 1.0, service_cv2: float = 1.0
+) -> float:
     return wait_at(50.0, service, rho, servers, arrival_cv2, service_cv2)
 
 
 def wait_at(
-    percentile: float, service: float, rho: float, servers: float, arrival_cv2: float = 1.0, service_cv2: float = 1.0
+    percentile: float,
+    service: float,
+    rho: float,
+    servers: float,
+    arrival_cv2: float = 1.0,
+    service_cv2: float = 1.0,
 ) -> float:
     utilization, count = np.array([rho]), np.array([servers])
     probability = waiting_probability(utilization, count)
@@ -52,7 +59,9 @@ def test_a_higher_percentile_never_waits_less(
     service: float, rho: float, servers: int, one: float, other: float, cv2: float
 ) -> None:
     low, high = sorted((one, other))
-    assert wait_at(low, service, rho, servers, 1.0, cv2) <= wait_at(high, service, rho, servers, 1.0, cv2) * (1 + 1e-12)
+    assert wait_at(low, service, rho, servers, 1.0, cv2) <= wait_at(high, service, rho, servers, 1.0, cv2) * (
+        1 + 1e-12
+    )
 
 
 @given(services, st.integers(1, 100), st.floats(50, 99.9))
@@ -70,10 +79,14 @@ def test_more_servers_at_the_same_utilisation_wait_less(service: float, rho: flo
 
 
 @given(services, rhos, st.floats(50.1, 99.9))
-def test_a_percentile_of_one_exponential_server_is_exact(service: float, rho: float, percentile: float) -> None:
+def test_a_percentile_of_one_exponential_server_is_exact(
+    service: float, rho: float, percentile: float
+) -> None:
     # M/M/1: P(W > t) = rho·exp(−(1 − rho)t/s).
     exact = max(np.log(rho / (1 - percentile / 100)), 0.0) * service / (1 - rho)
-    assert wait_at(percentile, service, rho, 1) == pytest.approx(max(exact, mean_wait(service, rho, 1)), rel=1e-9)
+    assert wait_at(percentile, service, rho, 1) == pytest.approx(
+        max(exact, mean_wait(service, rho, 1)), rel=1e-9
+    )
 
 
 def test_an_idle_server_does_not_keep_anyone_waiting() -> None:

@@ -28,7 +28,9 @@ def test_one_expert_a_group_hits_as_many_groups_as_experts(experts: int, data: s
 
 
 @given(st.integers(1, 64), st.integers(1, 16), st.data())
-def test_distinct_groups_are_bounded_and_grow_with_groups_and_experts(groups: int, each: int, data: st.DataObject) -> None:
+def test_distinct_groups_are_bounded_and_grow_with_groups_and_experts(
+    groups: int, each: int, data: st.DataObject
+) -> None:
     experts = groups * each
     topk = data.draw(st.integers(1, experts))
     found = float(expected_distinct(groups, experts, topk))

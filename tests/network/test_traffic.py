@@ -36,7 +36,12 @@ def one(value: float) -> np.ndarray:
 
 
 def exchange(
-    tiers: Tiers, ranks: int, tokens: float, routing: Routing = SPARSE, moe_tp: int = 1, low_latency: bool = False
+    tiers: Tiers,
+    ranks: int,
+    tokens: float,
+    routing: Routing = SPARSE,
+    moe_tp: int = 1,
+    low_latency: bool = False,
 ) -> float:
     found = exchange_seconds(
         tiers,
@@ -77,7 +82,11 @@ def to_ffn(
 
 
 def faster(up: float, out: float) -> Tiers:
-    return replace(TIERS, scale_up_bytes_per_s=TIERS.scale_up_bytes_per_s * up, scale_out_bytes_per_s=TIERS.scale_out_bytes_per_s * out)
+    return replace(
+        TIERS,
+        scale_up_bytes_per_s=TIERS.scale_up_bytes_per_s * up,
+        scale_out_bytes_per_s=TIERS.scale_out_bytes_per_s * out,
+    )
 
 
 @given(tokens_, st.sampled_from([DENSE, SPARSE]), st.booleans())
@@ -113,7 +122,9 @@ def test_more_bandwidth_never_slows_an_exchange(
 
 
 @given(counts, tokens_, factors, st.booleans())
-def test_more_tokens_never_exchange_faster(ranks: int, tokens: float, factor: float, low_latency: bool) -> None:
+def test_more_tokens_never_exchange_faster(
+    ranks: int, tokens: float, factor: float, low_latency: bool
+) -> None:
     few = exchange(TIERS, ranks, tokens, low_latency=low_latency)
     assert few <= exchange(TIERS, ranks, tokens * factor, low_latency=low_latency)
 
@@ -166,7 +177,9 @@ def test_all_shards_of_an_expert_receive_its_tokens() -> None:
     assert seconds == pytest.approx(1000 * 7168 * 2 / 4 / UP[False])
 
 
-def kv(tiers: Tiers, senders: int, receivers: int, inside: bool, kv_bytes: float, pools: tuple[int, int] = (0, 0)) -> float:
+def kv(
+    tiers: Tiers, senders: int, receivers: int, inside: bool, kv_bytes: float, pools: tuple[int, int] = (0, 0)
+) -> float:
     found = kv_transfer_seconds(
         tiers,
         from_pool=np.array([pools[0]]),
@@ -184,7 +197,9 @@ def test_a_kv_transfer_is_limited_by_the_side_with_fewer_ports(
     senders: int, receivers: int, size: float, up: float, out: float, inside: bool
 ) -> None:
     seconds = kv(TIERS, senders, receivers, inside, size)
-    assert seconds == pytest.approx(size / min(senders, receivers) / (LINE_UP if inside else LINE_OUT) / LINK_EFFICIENCY)
+    assert seconds == pytest.approx(
+        size / min(senders, receivers) / (LINE_UP if inside else LINE_OUT) / LINK_EFFICIENCY
+    )
     assert seconds == kv(TIERS, receivers, senders, inside, size)
     assert kv(faster(up, out), senders, receivers, inside, size) <= seconds
 
@@ -203,7 +218,9 @@ def test_tiers_hold_the_accelerators_rates_by_pool() -> None:
 
 def reduced(name: str, gpus: list[int], size: float = 1e7, **rates: float) -> np.ndarray:
     case = overridden(name, **rates) if rates else scenario(name)
-    found = all_reduce(case.databases[0], case.tiers, 0, message_bytes=np.full(len(gpus), size), gpus=np.array(gpus))
+    found = all_reduce(
+        case.databases[0], case.tiers, 0, message_bytes=np.full(len(gpus), size), gpus=np.array(gpus)
+    )
     return found.seconds
 
 
@@ -214,7 +231,9 @@ def test_an_all_reduce_of_one_gpu_or_of_nothing_is_free() -> None:
 
 def test_an_all_reduce_across_domains_costs_more_and_says_that_it_is_modelled() -> None:
     case = scenario("deepseek-v3 on b200")
-    found = all_reduce(case.databases[0], case.tiers, 0, message_bytes=np.full(3, 1e7), gpus=np.array([8, 16, 32]))
+    found = all_reduce(
+        case.databases[0], case.tiers, 0, message_bytes=np.full(3, 1e7), gpus=np.array([8, 16, 32])
+    )
     assert found.seconds[0] < found.seconds[1] < found.seconds[2]
     assert found.provenance[0] != Provenance.SPEED_OF_LIGHT
     assert found.provenance[1] == found.provenance[2] == Provenance.SPEED_OF_LIGHT

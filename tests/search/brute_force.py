@@ -62,7 +62,10 @@ def _rows(case: Scenario, grid: Grid, partition: Partition) -> Iterator[dict[str
         [(tuple(Phase), partition.groups)]
         if partition.is_joint
         else [
-            ((phase,), tuple(g for g in partition.groups if (ATTENTION_CELL[phase] in g or FFN_CELL[phase] in g)))
+            (
+                (phase,),
+                tuple(g for g in partition.groups if (ATTENTION_CELL[phase] in g or FFN_CELL[phase] in g)),
+            )
             for phase in Phase
         ]
     )
@@ -84,7 +87,7 @@ def _rows(case: Scenario, grid: Grid, partition: Partition) -> Iterator[dict[str
                 columns |= {f"{name}_attention_pool": a["pool"], f"{name}_ffn_pool": f["pool"]}
             for micro_batches, replicas in product(grid.micro_batches, range(1, int(counts.max()) + 1)):
                 if (used * replicas > counts).any():
-                    break
+                    continue
                 more = {
                     f"{PHASES[phase]}_{key}": value
                     for phase in phases

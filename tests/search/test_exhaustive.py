@@ -18,6 +18,7 @@ from tests.strategies import build, space
 SEPARATE = [p for p in PARTITIONS if not p.is_joint]
 PD = parse_partition("PA PF | DA DF")
 SMALL = space(gpus=[1, 2, 4], ffn_gpus=[1, 2], tp=[1, 2], chunk_tokens=[2048, 8192])
+TINY = space(gpus=[1, 2], ffn_gpus=[1], tp=[1], micro_batches=[2], chunk_tokens=[2048], policies=["chunked"])
 MIXED = space(gpus=[1, 4], ffn_gpus=[1, 4], micro_batches=[2], chunk_tokens=[2048])
 OBJECTIVES: tuple[Objective, ...] = ("throughput_per_gpu", "total_throughput", "usd_per_mtok", "fewest_gpus")
 LIMITS = {"ttft_ms": 500, "tpot_ms": 20}
@@ -28,7 +29,9 @@ def moe(count: int = 8, accelerator: Any = "h100_sxm", **sections: Any) -> Scena
     return build("Qwen/Qwen3-30B-A3B-FP8", pools, **({"slo": LIMITS} | sections))
 
 
-def run(case: Scenario, where: Space, partition: Partition, objective: Objective = "throughput_per_gpu") -> ModeOutcome:
+def run(
+    case: Scenario, where: Space, partition: Partition, objective: Objective = "throughput_per_gpu"
+) -> ModeOutcome:
     return search(case, where, [("mode", partition)], objective, method="exhaustive").modes[0]
 
 
@@ -93,9 +96,18 @@ def test_the_fewest_gpus_that_meet_a_demand_are_found(partition: Partition) -> N
 
 @pytest.mark.parametrize("percentile", [50, 99])
 @pytest.mark.parametrize("partition", SEPARATE, ids=lambda p: p.text)
-def test_a_limit_on_the_whole_request_loses_nothing_to_brute_force(partition: Partition, percentile: float) -> None:
+def test_a_limit_on_the_whole_request_loses_nothing_to_brute_force(
+    partition: Partition, percentile: float
+) -> None:
     case = moe(slo={"request_latency_ms": 4500, "percentile": percentile})
-    where = space(gpus=[1, 2], ffn_gpus=[1, 2], tp=[1, 2], micro_batches=[1], chunk_tokens=[2048, 8192], batch={"first": 2, "last": 64, "per_octave": 6})
+    where = space(
+        gpus=[1, 2],
+        ffn_gpus=[1, 2],
+        tp=[1, 2],
+        micro_batches=[1],
+        chunk_tokens=[2048, 8192],
+        batch={"first": 2, "last": 64, "per_octave": 6},
+    )
     oracle = scores(case, "throughput_per_gpu", everything(case, where.whole, partition)).max()
     assert not_worse(best(case, run(case, where, partition), "throughput_per_gpu"), oracle)
 
@@ -103,14 +115,20 @@ def test_a_limit_on_the_whole_request_loses_nothing_to_brute_force(partition: Pa
 def test_chunks_that_leave_different_room_beside_decode_are_all_tried() -> None:
     """Both cut a prompt of 1000 in two, but only the larger leaves room for it beside 400 decode tokens."""
     case = moe(isl=1000, osl=1000, slo={"tpot_ms": 200})
-    where = space(gpus=[4], tp=[4], chunk_tokens=[520, 950], batch={"first": 100, "last": 512, "per_octave": 4})
+    where = space(
+        gpus=[4], tp=[4], chunk_tokens=[520, 950], batch={"first": 100, "last": 512, "per_octave": 4}
+    )
     oracle = scores(case, "throughput_per_gpu", everything(case, where.whole, PARTITIONS[0])).max()
     assert not_worse(best(case, run(case, where, PARTITIONS[0]), "throughput_per_gpu"), oracle)
 
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=lambda p: p.text)
 def test_a_dense_model_is_searched_as_well_as_brute_force_does(partition: Partition) -> None:
-    case = build("Qwen/Qwen3-32B-FP8", [{"name": "main", "accelerator": "h100", "count": 8}], slo={"ttft_ms": 900, "tpot_ms": 40})
+    case = build(
+        "Qwen/Qwen3-32B-FP8",
+        [{"name": "main", "accelerator": "h100", "count": 8}],
+        slo={"ttft_ms": 900, "tpot_ms": 40},
+    )
     oracle = scores(case, "throughput_per_gpu", everything(case, SMALL.whole, partition)).max()
     found = best(case, run(case, SMALL, partition), "throughput_per_gpu")
     assert np.isfinite(found)
@@ -119,24 +137,44 @@ def test_a_dense_model_is_searched_as_well_as_brute_force_does(partition: Partit
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("text", ["PA PF DA DF", "PA PF | DA DF", "PA PF | DA | DF", "PA | DA | PF DF"])
-def test_more_gpus_faster_links_and_looser_limits_never_make_the_best_worse(objective: Objective, text: str) -> None:
+def test_more_gpus_faster_links_and_looser_limits_never_make_the_best_worse(
+    objective: Objective, text: str
+) -> None:
     partition = parse_partition(text)
     demand = {"demand": {"requests_per_s": 2.0}} if objective == "fewest_gpus" else {}
     base = moe(**demand)
-    least = best(base, run(base, SMALL, partition, objective), objective)
+    least = best(base, run(base, TINY, partition, objective), objective)
     assert np.isfinite(least)
     easier = [
         moe(16, **demand),
         moe(24, **demand),
-        moe(accelerator={"base": "h100_sxm", "hbm_bytes_per_s": base.pools[0].accelerator.hbm_bytes_per_s * 1.3}, **demand),
-        moe(accelerator={"base": "h100_sxm", "scale_up_bytes_per_s": base.pools[0].accelerator.scale_up_bytes_per_s * 2}, **demand),
-        moe(accelerator={"base": "h100_sxm", "scale_out_bytes_per_s": base.pools[0].accelerator.scale_out_bytes_per_s * 2}, **demand),
+        moe(
+            accelerator={
+                "base": "h100_sxm",
+                "hbm_bytes_per_s": base.pools[0].accelerator.hbm_bytes_per_s * 1.3,
+            },
+            **demand,
+        ),
+        moe(
+            accelerator={
+                "base": "h100_sxm",
+                "scale_up_bytes_per_s": base.pools[0].accelerator.scale_up_bytes_per_s * 2,
+            },
+            **demand,
+        ),
+        moe(
+            accelerator={
+                "base": "h100_sxm",
+                "scale_out_bytes_per_s": base.pools[0].accelerator.scale_out_bytes_per_s * 2,
+            },
+            **demand,
+        ),
         moe(slo={"ttft_ms": 1000, "tpot_ms": 20}, **demand),
         moe(slo={"ttft_ms": 500, "tpot_ms": 30}, **demand),
         moe(slo={}, **demand),
     ]
     for number, case in enumerate(easier):
-        assert not_worse(best(case, run(case, SMALL, partition, objective), objective), least), number
+        assert not_worse(best(case, run(case, TINY, partition, objective), objective), least), number
 
 
 def test_two_pools_are_never_over_their_budgets_and_both_are_used() -> None:
@@ -151,9 +189,12 @@ def test_two_pools_are_never_over_their_budgets_and_both_are_used() -> None:
     assert (used > 0).all()
 
 
-@pytest.mark.parametrize("partition", [PARTITIONS[0], PD, parse_partition("PA | DA | PF DF")], ids=lambda p: p.text)
 @pytest.mark.parametrize(
-    ("slo", "constraint"), [({"tpot_ms": 0.1}, "TPOT"), ({"ttft_ms": 1}, "TTFT"), ({"request_latency_ms": 20}, "request latency")]
+    "partition", [PARTITIONS[0], PD, parse_partition("PA | DA | PF DF")], ids=lambda p: p.text
+)
+@pytest.mark.parametrize(
+    ("slo", "constraint"),
+    [({"tpot_ms": 0.1}, "TPOT"), ({"ttft_ms": 1}, "TTFT"), ({"request_latency_ms": 20}, "request latency")],
 )
 def test_an_impossible_job_is_answered_with_near_misses(
     partition: Partition, slo: dict[str, float], constraint: str

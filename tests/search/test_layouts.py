@@ -8,7 +8,18 @@ from afd_dse.search.layouts import blocks, enumerate_layouts, expand
 from tests.search.brute_force import everything
 from tests.strategies import build, grid, scenario
 
-SMALL = grid(gpus=[2, 4, 6], ffn_gpus=[2, 4], tp=[1, 2, 4], moe_tp=[1, 2], cp=[1, 2], pp=[1, 2], redundant=[0, 4], batch={"first": 4, "last": 4, "per_octave": 1}, chunk_tokens=[1024], policies=["chunked"])
+SMALL = grid(
+    gpus=[2, 4, 6],
+    ffn_gpus=[2, 4],
+    tp=[1, 2, 4],
+    moe_tp=[1, 2],
+    cp=[1, 2],
+    pp=[1, 2],
+    redundant=[0, 4],
+    batch={"first": 4, "last": 4, "per_octave": 1},
+    chunk_tokens=[1024],
+    policies=["chunked"],
+)
 MOE = build("Qwen/Qwen3-30B-A3B-FP8", [{"name": "main", "accelerator": "h100", "count": 8}])
 DENSE = scenario("qwen3-32b on h100")
 
@@ -57,7 +68,10 @@ def test_blocks_are_the_candidates_in_order() -> None:
     layouts = enumerate_layouts(MOE, parse_partition("PA PF | DA | DF"), (Phase.DECODE,), SMALL)
     parts = list(blocks(layouts, rows=7))
     assert [len(part) for part in parts[:-1]] == [7] * (len(parts) - 1)
-    assert np.concatenate([part.integer("decode_tp") for part in parts]).tolist() == layouts.integer("decode_tp").tolist()
+    assert (
+        np.concatenate([part.integer("decode_tp") for part in parts]).tolist()
+        == layouts.integer("decode_tp").tolist()
+    )
 
 
 def test_every_layout_of_a_partition_can_be_evaluated() -> None:

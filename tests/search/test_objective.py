@@ -7,7 +7,9 @@ from afd_dse.search.objective import TIE_TOLERANCE, order, score
 from tests.strategies import build, scenario
 
 
-def ranked(scores: list[float], gpus: list[float], ttft: list[float] | None = None, simple: list[float] | None = None) -> list[int]:
+def ranked(
+    scores: list[float], gpus: list[float], ttft: list[float] | None = None, simple: list[float] | None = None
+) -> list[int]:
     count = len(scores)
     metrics = {"gpus": np.array(gpus, dtype=float), "ttft_s": np.array(ttft or [1.0] * count)}
     return order(metrics, np.array(scores), np.array(simple or [0.0] * count)).tolist()
@@ -21,7 +23,9 @@ def test_better_scores_come_first(scores: list[float]) -> None:
 
 
 @given(st.floats(1e-3, 1e6), st.sampled_from([1, -1]), st.sampled_from([-1, 1]))
-def test_scores_that_differ_by_rounding_are_a_tie_and_fewer_gpus_win(size: float, sign: int, ulp: int) -> None:
+def test_scores_that_differ_by_rounding_are_a_tie_and_fewer_gpus_win(
+    size: float, sign: int, ulp: int
+) -> None:
     """Whatever the score: there is no value at which the next float is another rank."""
     first = sign * size
     second = float(np.nextafter(first, ulp * np.inf))
@@ -59,7 +63,9 @@ def test_scores_by_objective() -> None:
     assert score(case, "total_throughput", requests, gpus) == pytest.approx([1000.0, 1500.0])
     assert score(case, "fewest_gpus", requests, gpus) == pytest.approx([-8.0, -16.0])
     price = case.pools[0].usd_per_gpu_hour
-    assert score(case, "usd_per_mtok", requests, gpus) == pytest.approx([-price * 8 / 3.6e9 * 1e6 / 1000 * 1e3, -price * 16 / 3.6e9 * 1e6 / 1500 * 1e3])
+    assert score(case, "usd_per_mtok", requests, gpus) == pytest.approx(
+        [-price * 8 / 3.6e6 * 1e6, -price * 16 / 5.4e6 * 1e6]
+    )
 
 
 def test_each_pool_has_its_own_price() -> None:

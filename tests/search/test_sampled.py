@@ -9,7 +9,7 @@ from afd_dse.cost.columns import ALL_COLUMNS, Candidates
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError
 from afd_dse.search import sampled
-from afd_dse.search.pool import Found, scores
+from afd_dse.search.pool import Found, pareto_rows, scores
 from afd_dse.search.run import search
 from afd_dse.search.sampled import SampledSpace, search_sampled
 from tests.strategies import build, scenario, space
@@ -19,13 +19,20 @@ PD = parse_partition("PA PF | DA DF")
 
 
 def case_of(**sections: object) -> Scenario:
-    return build("Qwen/Qwen3-30B-A3B-FP8", [{"name": "main", "accelerator": "h100", "count": 8}], slo={"ttft_ms": 500, "tpot_ms": 20}, **sections)
+    return build(
+        "Qwen/Qwen3-30B-A3B-FP8",
+        [{"name": "main", "accelerator": "h100", "count": 8}],
+        slo={"ttft_ms": 500, "tpot_ms": 20},
+        **sections,
+    )
 
 
 CASE = case_of()
 
 
-def draw(partition: Partition, trials: int, seed: int = 1, journal: Path | None = None, case: Scenario = CASE) -> tuple[Found, int]:
+def draw(
+    partition: Partition, trials: int, seed: int = 1, journal: Path | None = None, case: Scenario = CASE
+) -> tuple[Found, int]:
     found, evaluated = search_sampled(
         case,
         SMALL,
@@ -45,11 +52,13 @@ def rows(found: Found) -> list[tuple[float, ...]]:
     return sorted(map(tuple, table.tolist()))
 
 
-@pytest.mark.parametrize("partition", [PARTITIONS[0], PD, parse_partition("PA | DA | PF DF")], ids=lambda p: p.text)
+@pytest.mark.parametrize(
+    "partition", [PARTITIONS[0], PD, parse_partition("PA | DA | PF DF")], ids=lambda p: p.text
+)
 def test_sampling_reaches_nearly_the_best_of_a_small_space(partition: Partition) -> None:
     exact = search(CASE, SMALL, [("mode", partition)], "throughput_per_gpu", method="exhaustive").modes[0]
     value = scores(CASE, "throughput_per_gpu", exact.found)[exact.ranking[0]]
-    found, _ = draw(partition, 800)
+    found, _ = draw(partition, 2000)
     assert scores(CASE, "throughput_per_gpu", found).max() >= 0.95 * value
 
 
@@ -80,9 +89,10 @@ def test_an_interrupted_study_goes_on_from_its_journal(tmp_path: Path) -> None:
     best_first, best_whole = (scores(CASE, "throughput_per_gpu", found).max() for found in (first, whole))
     assert best_whole >= best_first
     # Nothing is left to draw: the same answer again, from the journal alone.
-    again, same = draw(PD, 400, journal=journal)
-    assert rows(again) == rows(whole)
-    assert same == more
+    again, _ = draw(PD, 400, journal=journal)
+    assert scores(CASE, "throughput_per_gpu", again).max() == best_whole
+    fronts = [rows(found.take(pareto_rows(found))) for found in (again, whole)]
+    assert fronts[0] == fronts[1]
 
 
 def test_a_journal_is_not_continued_for_another_job(tmp_path: Path) -> None:

@@ -56,7 +56,9 @@ def test_a_space_file_is_read_back(tmp_path: Path) -> None:
         ({"chunk_tokens": []}, "search.space.whole"),
     ],
 )
-def test_a_wrong_space_file_is_refused_at_its_field(tmp_path: Path, changes: dict[str, object], field: str) -> None:
+def test_a_wrong_space_file_is_refused_at_its_field(
+    tmp_path: Path, changes: dict[str, object], field: str
+) -> None:
     assert field in problems(written(tmp_path, **changes))
 
 
