@@ -30,9 +30,7 @@ class InputError(AfdDseError):
     """The input is not usable; ``problems`` lists every reason, one line each."""
 
     def __init__(self, problems: Sequence[Problem] | Problem) -> None:
-        self.problems: tuple[Problem, ...] = (
-            (problems,) if isinstance(problems, Problem) else tuple(problems)
-        )
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 

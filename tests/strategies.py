@@ -131,7 +131,7 @@ def _cut(
     degrees: Sequence[int],
     plain: bool,
 ) -> dict[str, int]:
-    """Pool and shards of one group: attention on tp·dp·cp GPUs a stage, experts on moe_tp·ep, equal where it holds both."""
+    """Pool and shards of one group: attention on tp·dp·cp GPUs a stage, experts on moe_tp·ep, equal if it has both."""
     attention = any(cell in ATTENTION_CELL for cell in group)
     ffn = any(cell in FFN_CELL for cell in group)
     whole = all(not partition.splits(phase) for phase in Phase)

@@ -221,11 +221,21 @@ def db_show(
 
 
 @db.command("check")
-def db_check(as_json: AsJson = False) -> int:
+def db_check(
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="NAME", help="Coverage of this model only; may be repeated."),
+    ] = None,
+    with_coverage: Annotated[
+        bool,
+        typer.Option("--coverage/--no-coverage", help="Look up every model on every accelerator (1 min)."),
+    ] = True,
+    as_json: AsJson = False,
+) -> int:
     """Validate the whole database: schemas, values, hashes; count rows faster than light."""
     from afd_dse.cli.database import check, print_check
 
-    facts = check()
+    facts = check(model or [], with_coverage)
     if as_json:
         _print_json(facts)
     else:

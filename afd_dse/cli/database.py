@@ -120,14 +120,19 @@ def print_table(document: Mapping[str, Any]) -> None:
             paragraph(out, str(source))
 
 
-def check() -> dict[str, Any]:
-    """The verdict on the whole store."""
+def check(models: Sequence[str], with_coverage: bool) -> dict[str, Any]:
+    """The verdict on the whole store, and how far it carries ``models`` (none given: the catalogue's own checkpoints)."""
     with waiting("checking every table"):
         report = check_store()
+    table: list[dict[str, str]] = []
+    if with_coverage:
+        with waiting("looking up every model on every accelerator"):
+            table = _coverage(models)
     fast = report.faster_than_light
     return {
         "ok": report.ok,
         "defects": list(report.defects),
+        "coverage": table,
         "tables": [
             {
                 "table": f"{t.accelerator}/{t.framework}/{t.op}",
@@ -144,6 +149,48 @@ def check() -> dict[str, Any]:
             {str(key): value for key, value in row.items()} for row in fast.to_dict(orient="records")
         ],
     }
+
+
+def _coverage(models: Sequence[str]) -> list[dict[str, str]]:
+    from afd_dse.architecture.catalogue import load_model, model_names
+    from afd_dse.operators.coverage import coverage
+    from afd_dse.operators.table_schema import ACCELERATORS
+    from afd_dse.spec.catalogue import load_accelerator
+
+    names = list(models) or [name for name in model_names() if not name.startswith("nvidia/")]
+    found = coverage([load_model(name) for name in names], [load_accelerator(name) for name in ACCELERATORS])
+    return [{str(key): str(value) for key, value in row.items()} for row in found.to_dict(orient="records")]
+
+
+_MARKS = {
+    "measured": ("●", "green"),
+    "borrowed": ("◐", "yellow"),
+    "speed of light": ("○", "red"),
+    "-": ("", ""),
+}
+
+
+def _print_coverage(rows: Sequence[Mapping[str, str]]) -> None:
+    """One line a model and framework; per accelerator the weakest origin among the operator families it needs."""
+    out = console()
+    accelerators = list(dict.fromkeys(row["accelerator"] for row in rows))
+    heading(
+        out,
+        "Coverage",
+        "● all measured, ◐ some kernel borrowed, ○ some by speed of light; --json lists families",
+    )
+    table = plain_table("model", "framework", *accelerators)
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        families = [row[name] for name in row if name not in ("model", "accelerator", "framework")]
+        weakest = max(
+            families, key=lambda origin: ["-", "measured", "borrowed", "speed of light"].index(origin)
+        )
+        cells.setdefault((row["model"], row["framework"]), {})[row["accelerator"]] = weakest
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    for (model, framework), found in sorted(cells.items(), key=lambda item: models.index(item[0][0])):
+        table.add_row(model, framework, *(Text(*_MARKS[found[name]]) for name in accelerators))
+    out.print(table)
 
 
 def print_check(document: Mapping[str, Any]) -> None:
@@ -165,6 +212,8 @@ def print_check(document: Mapping[str, Any]) -> None:
     facts(out, lines)
     for defect in document["defects"]:
         paragraph(out, Text(f"✗ {defect}", "red"))
+    if document["coverage"]:
+        _print_coverage(document["coverage"])
     if fast:
         heading(out, "Faster than light", f"the first {min(_SHOWN, len(fast))}; --json lists all")
         table = plain_table("table", "shape", "ms", "× light", right=("ms", "× light"))

@@ -22,11 +22,13 @@ def _profiles() -> dict[str, FrameworkProfile]:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
         return {
             name: FrameworkProfile(
-                name, **{key: float(value) for key, value in entry.items() if key != "source"}
+                name,
+                launches=dict(entry["launches"]),
+                **{key: float(value) for key, value in entry.items() if key not in ("source", "launches")},
             )
             for name, entry in entries.items()
         }
-    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise DatabaseError(f"{path}: unusable framework catalogue ({error})") from error
 
 

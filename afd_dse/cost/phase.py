@@ -107,7 +107,7 @@ class Step:
 
     @property
     def bubble_s(self) -> FloatArray:
-        """Time inside the layers in which the busiest GPUs wait: for the other side, or for links that nothing hides."""
+        """Time inside the layers in which the busiest GPUs wait, for the other side or for links that nothing hides."""
         busiest = np.maximum(self.attention_s, self.ffn_s) if self.split else self.attention_s + self.ffn_s
         result: FloatArray = np.maximum(self.seconds - self.outside_s - busiest, 0.0)
         return result

@@ -1,6 +1,6 @@
 """What a block of candidates is evaluated against: model, framework, pools with their databases, workload, SLO."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,8 @@ class FrameworkProfile:
 
     ``step_overhead_s`` host time of a step that no kernel hides, ``step_overhead_per_sequence_s`` its growth with the
     sequences of a rank; ``context_bytes`` CUDA context, workspace and runtime per GPU; ``collective_bytes`` buffers of
-    NCCL and friends on a GPU that communicates; ``usable_fraction`` share of HBM that the framework may fill.
+    NCCL and friends on a GPU that communicates; ``usable_fraction`` share of HBM that the framework may fill;
+    ``launches`` partitions (canonical text) that a release can run, with what it takes.
     """
 
     name: str
@@ -29,6 +30,7 @@ class FrameworkProfile:
     context_bytes: float
     collective_bytes: float
     usable_fraction: float
+    launches: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ def deployment_of(
         "reason": why_not,
         "binding": binding(slack_percent, objective) if why_not is None else None,
         "slack": slack_percent,
+        "launchable": scenario.framework.launches.get(partition.text),
         "gpus": round(float(m["gpus"][row])),
     }
     document |= {name: finite(factor * float(m[metric][row])) for name, metric, factor in METRIC_NAMES}

@@ -27,6 +27,7 @@ from afd_dse.search.run import ModeOutcome, SearchOutcome
 from afd_dse.spec.job import Job, job_warnings
 
 FEASIBLE, INFEASIBLE, NO_LAYOUT = "feasible", "infeasible", "no_layout"
+RELEASED = "released"
 RANKED = 10  # distinct layouts listed over all modes
 RANKED_PER_MODE = 5
 # From this share of guessed time on a warning says so.
@@ -114,6 +115,9 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
         return [deployment_of(scenario, joined, int(row), names[row], objective) for row in rows]
 
     best = next(iter(documents(ranked[:1])), None)
+    runs = scenario.framework.launches
+    runnable = [i for i in ranked if joined and partition_of(joined, int(i)).text in runs]
+    launchable = next(iter(documents(np.array(runnable[:1], dtype=np.int64))), None)
     modes = [_mode(scenario, objective, mode, best) for mode in outcome.modes]
     misses = [] if best is not None or joined is None else _nearest(scenario, objective, joined, names)
     document: dict[str, Any] = {
@@ -131,7 +135,8 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
         "method": outcome.method,
         "explanation": outcome.explanation,
         "provenance": _provenance(job, best or (misses[-1] if misses else None)),
-        "warnings": [*job_warnings(job), *_warnings(best)],
+        "best_launchable": launchable,
+        "warnings": [*job_warnings(job), *_launch_warning(job.framework, best, launchable), *_warnings(best)],
     }
     table = candidate_table(scenario, joined, names, ranked, front)
     return Result(document, table)
@@ -280,6 +285,21 @@ def _provenance(job: Job, shown: Deployment | None) -> dict[str, Any]:
         "framework": job.framework,
         "operator_db": {key: tables.get(key) for key in ("name", "version", "licence")},
     }
+
+
+def _launch_warning(framework: str, best: Deployment | None, runnable: Deployment | None) -> list[str]:
+    """What stands between the best deployment and a running one."""
+    if best is None or best["launchable"] == RELEASED:
+        return []
+    if best["launchable"] is not None:
+        return [f"{framework} runs {best['mode']} only with conditions: {best['launchable']}"]
+    text = f"no release of {framework} runs {best['mode']} today"
+    if runnable is None:
+        return [f"{text}, and no mode that it runs is feasible among those searched"]
+    return [
+        f"{text}; the best that it runs is {runnable['label']} ({runnable['mode']}) with "
+        f"{number(runnable['tokens_per_s_per_gpu'])} tokens/s per GPU"
+    ]
 
 
 def _warnings(best: Deployment | None) -> list[str]:

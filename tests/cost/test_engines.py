@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -57,7 +58,7 @@ def test_without_prefill_load_a_shared_group_decodes_as_if_alone() -> None:
         slowdowns.append(
             shared_side(case, SHARED_EXPERTS, candidates).decode.interval_s[0] / alone.interval_s[0] - 1
         )
-    assert all(one > other > 0 for one, other in zip(slowdowns, slowdowns[1:], strict=False))
+    assert all(one > other > 0 for one, other in itertools.pairwise(slowdowns))
     assert slowdowns[-1] < 1e-3 < slowdowns[0]
 
 

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,7 +20,7 @@ def ranked(
 @given(st.lists(st.floats(-1e6, 1e6).filter(lambda x: abs(x) > 1e-3), min_size=1, max_size=20, unique=True))
 def test_better_scores_come_first(scores: list[float]) -> None:
     found = [scores[i] for i in ranked(scores, [1.0] * len(scores))]
-    for one, other in zip(found, found[1:], strict=False):
+    for one, other in itertools.pairwise(found):
         assert one >= other or abs(one - other) <= 2 * TIE_TOLERANCE * max(abs(one), abs(other))
 
 
