@@ -121,7 +121,7 @@ def print_table(document: Mapping[str, Any]) -> None:
 
 
 def check(models: Sequence[str], with_coverage: bool) -> dict[str, Any]:
-    """The verdict on the whole store, and how far it carries ``models`` (none given: the catalogue's own checkpoints)."""
+    """The verdict on the whole store, and how far it carries ``models`` (none given: the catalogued ones)."""
     with waiting("checking every table"):
         report = check_store()
     table: list[dict[str, str]] = []

@@ -60,7 +60,7 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """How prompts are cut: ``per_request`` steps a prompt, each with ``sequences`` pieces of ``piece`` tokens."""
+    """How prompts are cut: ``per_request`` steps each; a full step holds ``sequences`` pieces of ``piece`` tokens."""
 
     per_request: FloatArray
     sequences: FloatArray
@@ -69,13 +69,16 @@ class Chunks:
 
 
 def cut_prompts(scenario: Scenario, room: FloatArray) -> Chunks:
-    """Cut prompts for steps with ``room`` tokens per rank: whole prompts side by side, or equal pieces of one."""
+    """Cut prompts for steps with ``room`` tokens per rank: whole prompts, or equal pieces where one does not fit.
+
+    A full step is packed: pieces of several prompts share it, so ``sequences`` need not be whole.
+    """
     isl = scenario.workload.isl
     space = np.maximum(room, 1.0)
     # NOTE: the tolerance keeps a room that equals the prompt length up to rounding from costing an extra step.
     per_request = np.ceil(isl / space - 1e-9)
-    sequences = np.maximum(np.floor(space / isl + 1e-9), 1.0)
     piece = isl / per_request
+    sequences = np.maximum(space / piece, 1.0)
     return Chunks(per_request, sequences, piece, scenario.workload.prefix + (isl - piece) / 2.0)
 
 

@@ -206,7 +206,7 @@ def _metrics(
     gate = np.minimum(utilization, 1.0) * prefill.gate_s if not partition.shares_steps else prefill.gate_s
     mean_wait = wait_percentile(probability, conditional, 50.0) + gate
     judged_wait = wait_percentile(probability, conditional, scenario.slo.percentile) + gate
-    transfer, link_busy = _kv_transfer(scenario, partition, cuts, requests, by_pool)
+    transfer, link_busy = _kv_transfer(scenario, partition, cuts, requests)
     exposed = np.maximum(transfer - prefill.service_s, transfer / scenario.model.layers)
     served = prefill.service_s + exposed
     ttft = mean_wait + served
@@ -249,12 +249,22 @@ def _metrics(
     }
 
 
+def _unit_gpus(partition: Partition, cuts: dict[Phase, Cut]) -> FloatArray:
+    """GPUs of one prefill and one decode unit together, [n].
+
+    A router hands a request over inside a scale-up domain wherever two units fit into one.
+    """
+    total = np.zeros(len(cuts[Phase.PREFILL].tp))
+    for group, gpus in zip(partition.groups, group_gpus(partition, cuts), strict=True):
+        total += gpus / cuts[phase_of(group[0])].replicas
+    return total
+
+
 def _kv_transfer(
     scenario: Scenario,
     partition: Partition,
     cuts: dict[Phase, Cut],
     requests: FloatArray,
-    by_pool: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """Time to hand one request's KV over, and the share of the links' time that this takes; zero in one group."""
     if partition.group_of[Cell.PA] == partition.group_of[Cell.DA]:
@@ -268,7 +278,7 @@ def _kv_transfer(
         to_pool=target.attention_pool,
         senders=source.tp * source.cp * source.pp,
         receivers=target.tp * target.cp * target.pp,
-        fits_domain=by_pool.sum(axis=1) <= scenario.tiers.domain_gpus[pool],
+        fits_domain=_unit_gpus(partition, cuts) <= scenario.tiers.domain_gpus[pool],
         kv_bytes=np.full(len(requests), size),
     )
     links = np.minimum(source.dp * source.replicas, target.dp * target.replicas)

@@ -88,7 +88,10 @@ def _one_group(
         cut = cuts[ffn[0]]
         pool, gpus = cut.ffn_pool, cut.ffn_gpus
     if ffn:
-        terms["weights"] += ffn_weights(scenario, cuts[ffn[0]], alone=not attention) / pp
+        # Shared experts and dense layers are stored once for both phases: as wide as the phase that needs them widest.
+        terms["weights"] += (
+            np.max([ffn_weights(scenario, cuts[p], p, split=p not in attention) for p in ffn], axis=0) / pp
+        )
     for phase in attention:
         terms["activations"] += _attention_activations(scenario, cuts[phase], step_tokens[phase])
     for phase in ffn:
@@ -104,12 +107,12 @@ def attention_weights(scenario: Scenario, cut: Cut) -> FloatArray:
     return weights.attention_side_bytes(model, q, cut.tp, next_token=scenario.draft_tokens > 0)
 
 
-def ffn_weights(scenario: Scenario, cut: Cut, alone: bool) -> FloatArray:
-    """FFN weights of one GPU, bytes [n]; ``alone`` when the group holds no attention.
+def ffn_weights(scenario: Scenario, cut: Cut, phase: Phase, split: bool) -> FloatArray:
+    """FFN weights of one GPU for ``phase``, bytes [n]; ``split`` when the phase's attention is in another group.
 
     Dense FFNs and shared experts are cut over the GPUs that share tokens, as in the stations of the step.
     """
-    shard = cut.moe_tp if alone else np.maximum(cut.ffn_gpus // cut.dp, 1)
+    shard = cut.moe_tp if split else np.maximum(cut.ffn_gpus // cut.token_holders(phase), 1)
     return weights.ffn_side_bytes(
         scenario.model,
         scenario.quantization,

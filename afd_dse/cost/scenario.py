@@ -87,14 +87,11 @@ class Scenario:
     slo: Slo
     draft_tokens: int = 0
     accepted_per_step: float = 1.0
-    databases: Sequence[OperatorDatabase] = field(default=(), repr=False)
 
-    def __post_init__(self) -> None:
-        if not self.databases:
-            built = tuple(
-                OperatorDatabase(p.accelerator, self.framework.name, p.reference) for p in self.pools
-            )
-            object.__setattr__(self, "databases", built)
+    @cached_property
+    def databases(self) -> tuple[OperatorDatabase, ...]:
+        """The operator database of every pool; tables are read when first asked for."""
+        return tuple(OperatorDatabase(p.accelerator, self.framework.name, p.reference) for p in self.pools)
 
     @cached_property
     def shape_memory(self) -> dict[str, Any]:

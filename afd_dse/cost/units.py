@@ -15,7 +15,7 @@ from afd_dse.cost.memory import group_memory
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
 from afd_dse.cost.scenario import Scenario
-from afd_dse.operators.latency import FloatArray
+from afd_dse.operators.latency import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,10 @@ class PrefillUnits:
     capacity: FloatArray
     memory_slack: FloatArray
     gpus_by_pool: FloatArray
+
+    def take(self, rows: IntArray) -> "PrefillUnits":
+        """The units at ``rows``."""
+        return PrefillUnits(*(getattr(self, name)[rows] for name in self.__slots__))
 
 
 def _unit_gpus(scenario: Scenario, partition: Partition, cuts: dict[Phase, Cut], phase: Phase) -> FloatArray:
@@ -97,9 +101,9 @@ def prefill_units(scenario: Scenario, partition: Partition, c: Candidates) -> Pr
 
 
 def judged_wait(
-    scenario: Scenario, units: PrefillUnits, replicas: FloatArray, utilization: FloatArray
+    scenario: Scenario, units: PrefillUnits, replicas: FloatArray, utilization: FloatArray, percentile: float
 ) -> FloatArray:
-    """Wait at the SLO's percentile of ``replicas`` prefill units at ``utilization``, seconds [n]."""
+    """Wait at ``percentile`` of ``replicas`` prefill units at ``utilization``, seconds [n]."""
     servers = units.servers * replicas
     probability = waiting_probability(utilization, servers)
     per_server = units.servers / units.capacity
@@ -107,23 +111,22 @@ def judged_wait(
         per_server, utilization, servers, scenario.workload.arrival_cv2, scenario.workload.isl_cv**2
     )
     result: FloatArray = (
-        wait_percentile(probability, conditional, scenario.slo.percentile)
-        + np.minimum(utilization, 1.0) * units.gate_s
+        wait_percentile(probability, conditional, percentile) + np.minimum(utilization, 1.0) * units.gate_s
     )
     return result
 
 
 def admissible_rate(
-    scenario: Scenario, units: PrefillUnits, replicas: FloatArray, budget_s: FloatArray
+    scenario: Scenario, units: PrefillUnits, replicas: FloatArray, budget_s: FloatArray, percentile: float
 ) -> FloatArray:
-    """Largest request rate at which the wait stays within ``budget_s``, requests/s [n]; zero where none does.
+    """Largest rate at which the wait at ``percentile`` stays within ``budget_s``, requests/s [n]; zero where none does.
 
     Bisection: the wait grows with the utilisation. With no limit the rate is what keeps the queue stable.
     """
     low, high = np.zeros(len(budget_s)), np.full(len(budget_s), 1.0 - 1e-9)
     for _ in range(44):
         middle = (low + high) / 2.0
-        fits = judged_wait(scenario, units, replicas, middle) <= budget_s
+        fits = judged_wait(scenario, units, replicas, middle, percentile) <= budget_s
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
     result: FloatArray = np.where(budget_s >= 0.0, low * units.capacity * replicas, 0.0)
     return result

@@ -1,6 +1,6 @@
 """Partitions in which some group serves both phases: every layout under every load, block by block."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from afd_dse.cost.evaluate import CONSTRAINTS, evaluate, group_gpus
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.layouts import blocks, chunk_choices, enumerate_layouts, expand
+from afd_dse.search.layouts import blocks, enumerate_layouts, expand
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.space import Grid
@@ -52,11 +52,12 @@ def search_joint(
     """Enumerate a joint partition; returns what is worth keeping, the size of the space, and rows evaluated.
 
     Every layout is evaluated with as many replicas as fit (they share one queue, so more of them only shorten the
-    wait); the best rows are then tried with every smaller number.
+    wait), and where the job bounds the load also with as many as that load needs; the best rows are then tried with
+    every smaller number.
     """
     layouts = enumerate_layouts(scenario, partition, tuple(Phase), grid)
     policies = grid.policies if partition.shares_steps else ["chunked"]
-    chunks, batch = chunk_choices(scenario, grid), grid.batch.values()
+    chunks, batch = np.array(grid.chunk_tokens, dtype=np.float64), grid.batch.values()
     if not len(layouts):
         return None, 0, 0
     replicas = most_replicas(scenario, partition, layouts)
@@ -72,6 +73,9 @@ def search_joint(
             progress(len(block))
             kept.append(keep(scenario, objective, found))
             alive.append(may_grow(found.evaluation.slack))
+            for fewer in _as_many_as_needed(scenario, found):
+                evaluated += len(fewer)
+                kept.append(keep(scenario, objective, fewer))
         active = active.take(np.concatenate(alive))
         if not len(active):
             break
@@ -80,6 +84,26 @@ def search_joint(
     fewer = _fewer_replicas(scenario, objective, Found.join([found, refined]))
     evaluated += len(refined) * REFINEMENT_STEPS + len(fewer)
     return Found.join([found, refined, fewer]), considered, evaluated
+
+
+def _as_many_as_needed(scenario: Scenario, found: Found) -> Iterator[Found]:
+    """The rows with fewer replicas, where fewer serve the demand, or more would exceed the requests in flight."""
+    workload, m = scenario.workload, found.evaluation.metrics
+    most = found.candidates.integer("decode_replicas")
+    wanted = []
+    if workload.requests_per_s:
+        need = np.ceil(workload.requests_per_s / (m["requests_per_s"] / most) * (1.0 - 1e-12))
+        # One more than the rate needs shortens the wait, which a TTFT limit may ask for.
+        wanted += [need, need + 1.0]
+    if np.isfinite(workload.concurrency_limit):
+        with np.errstate(invalid="ignore"):
+            each = np.where(np.isfinite(m["concurrency"]), m["concurrency"] / most, 1.0)
+        wanted.append(np.maximum(np.floor(workload.concurrency_limit / each), 1.0))
+    for replicas in wanted:
+        rows = np.flatnonzero(replicas < most)
+        if len(rows):
+            tried = with_replicas(found.candidates.take(rows), replicas[rows].astype(np.int64))
+            yield Found(tried, evaluate(scenario, tried))
 
 
 def may_grow(slack: FloatArray) -> npt.NDArray[np.bool_]:

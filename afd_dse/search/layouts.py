@@ -155,15 +155,6 @@ def _group_values(
     return {}
 
 
-def chunk_choices(scenario: Scenario, grid: Grid) -> FloatArray:
-    """Chunk sizes that cut prompts differently: those that give the same pieces are tried once."""
-    isl = scenario.workload.isl
-    seen: dict[tuple[float, float], float] = {}
-    for chunk in sorted(grid.chunk_tokens):
-        seen.setdefault((float(np.ceil(isl / chunk)), float(np.floor(chunk / isl))), float(chunk))
-    return np.array(list(seen.values()))
-
-
 def expand(layouts: Candidates, chunks: FloatArray, policies: Sequence[str]) -> Candidates:
     """Every layout with every chunk size and policy; the batch is left as it is."""
     codes = np.array([POLICIES.index(policy) for policy in policies])

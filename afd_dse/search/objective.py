@@ -34,7 +34,24 @@ def score(
 
 def order(metrics: Mapping[str, FloatArray], scores: FloatArray, simplicity: FloatArray) -> IntArray:
     """Candidates from best to worst: by score, then fewer GPUs, lower TTFT, simpler layout (fewer groups and cuts)."""
-    scale = np.maximum(np.abs(scores), 1e-30)
-    levels = np.floor(np.log1p(scale) / TIE_TOLERANCE) * np.sign(scores)
-    keys = (simplicity, np.round(metrics["ttft_s"], 9), metrics["gpus"], -levels)
+    descending = np.argsort(-scores, kind="stable")
+    level = np.zeros(len(scores), dtype=np.int64)
+    if len(scores):
+        level[descending] = _levels(scores[descending])
+    keys = (simplicity, np.round(metrics["ttft_s"], 9), metrics["gpus"], level)
     return np.lexsort(keys).astype(np.int64)
+
+
+def _levels(descending: FloatArray) -> IntArray:
+    """Number of the tie of every score, best first; a tie holds the scores within the tolerance of its first one."""
+    levels = np.zeros(len(descending), dtype=np.int64)
+    start = 0
+    while start < len(descending):
+        first = descending[start]
+        levels[start:] += 1
+        if not np.isfinite(first):
+            break
+        limit = first - TIE_TOLERANCE * abs(first)
+        stop = int(np.searchsorted(-descending, -limit, side="right"))
+        start = max(stop, start + 1)
+    return levels

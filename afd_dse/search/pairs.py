@@ -1,251 +1,133 @@
-"""Partitions whose phases have GPUs of their own: units are tabulated once, then paired exactly under rate matching.
+"""Partitions whose phases have GPUs of their own: prefill and decode units are paired exactly under rate matching.
 
 For every number of prefill GPUs only the largest request rate that meets the TTFT limit matters, and of all decode
 units of a size only those that no other beats in both TPOT and rate: what remains is combined completely. A decode
-side that could do more than prefill admits runs below its batch, at the same or a lower TPOT, so pruning by dominance
+side that could do more than the rest admits runs below its batch, at the same or a lower TPOT, so pruning by dominance
 loses nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from afd_dse.cost.cells import Partition, Phase, partition_index
+from afd_dse.cost.cells import Partition, partition_index
 from afd_dse.cost.columns import PHASE_FIELDS, Candidates
 from afd_dse.cost.evaluate import MAX_UTILIZATION, evaluate
 from afd_dse.cost.memory import kv_bytes_of_request
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.units import (
-    DecodeUnits,
-    PrefillUnits,
-    admissible_rate,
-    decode_units,
-    prefill_units,
-)
+from afd_dse.cost.units import admissible_rate, decode_units
 from afd_dse.network.traffic import kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.joint import REFINEMENT_STEPS, TPOT_MARGIN
-from afd_dse.search.layouts import blocks, chunk_choices, enumerate_layouts, expand
+from afd_dse.search.joint import refine_batch
 from afd_dse.search.objective import Objective, score
 from afd_dse.search.pareto import front, front_by_group, non_dominated
 from afd_dse.search.pool import Found, keep
-from afd_dse.search.space import Grid
+from afd_dse.search.sides import DecodeSide, Limits, PrefillSide, limits_of
 
-# A request-latency limit couples the phases: it is split between TTFT and decode in these shares.
-LATENCY_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-# Rates are met from below, so that rounding never pushes a pair over its TTFT limit.
+# Rates are met from below, so that rounding never pushes a pair over a limit.
 RATE_MARGIN = 1.0 - 1e-9
 COMBINATION_BLOCK = 2_000_000
 # Secant steps for a throttled batch, and the least slope of log λ over log B that they assume.
 THROTTLE_STEPS = 10
 LEAST_SLOPE = 0.05
+# Rounds in which a pair is brought under a limit of requests in flight.
+CONCURRENCY_STEPS = 12
+# A pair found under one split of the latency limit may raise its batch by this factor at most.
+LATENCY_REFINEMENT = 1.3
+# Hand-over links busier than this with one prefill port decide which decode units are worth combining.
+BUSY_LINKS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """TTFT and TPOT that a pair must meet, seconds."""
+class _Class:
+    """Decode units that receive KV alike: GPUs that hold one request, their pool, and whether prefill is near."""
 
-    ttft_s: float
-    tpot_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillSide:
-    """All prefill units of one structure: layouts with their chunk, and their columns."""
-
-    candidates: Candidates
-    units: PrefillUnits
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeSide:
-    """All decode units of one structure that fit into memory, over the batch grid."""
-
-    candidates: Candidates
-    units: DecodeUnits
-    evaluated: int
-
-
-def limits_of(scenario: Scenario) -> list[Limits]:
-    """The TTFT/TPOT limits to combine under; several when the request latency is limited."""
-    slo, osl = scenario.slo, scenario.workload.osl
-    if not np.isfinite(slo.latency_s):
-        return [Limits(slo.ttft_s, slo.tpot_s)]
-    return [
-        Limits(
-            min(slo.ttft_s, share * slo.latency_s),
-            min(slo.tpot_s, (1.0 - share) * slo.latency_s / max(osl - 1.0, 1.0)),
-        )
-        for share in LATENCY_SHARES
-    ]
-
-
-def tabulate_prefill(scenario: Scenario, partition: Partition, grid: Grid) -> PrefillSide:
-    """Evaluate every prefill unit of ``partition`` with every chunk size."""
-    layouts = enumerate_layouts(scenario, partition, (Phase.PREFILL,), grid)
-    candidates = expand(layouts, chunk_choices(scenario, grid), ["chunked"])
-    return PrefillSide(candidates, prefill_units(scenario, partition, candidates))
-
-
-def tabulate_decode(
-    scenario: Scenario, partition: Partition, grid: Grid, progress: Callable[[int], None]
-) -> DecodeSide:
-    """Evaluate every decode unit of ``partition`` over the batch grid.
-
-    Between the last batch that holds the TPOT limit and memory and the next one, the largest that holds is added. A
-    layout is given up once it is clearly beyond either.
-    """
-    layouts = enumerate_layouts(scenario, partition, (Phase.DECODE,), grid)
-    limits = [limit.tpot_s for limit in limits_of(scenario)]
-    found: list[tuple[Candidates, DecodeUnits]] = []
-    evaluated = 0
-    active = layouts
-    held = np.zeros((len(limits), len(layouts)), dtype=bool)
-    crossings: list[Candidates] = []
-    crossed: list[float] = []
-    for value in grid.batch.values():
-        if not len(active):
-            break
-        table = [
-            (block, decode_units(scenario, partition, block))
-            for block in blocks(active.replace(batch_size=value))
-        ]
-        units = _join([part for _, part in table])
-        found.extend(table)
-        evaluated += len(active)
-        progress(len(active))
-        for number, limit in enumerate(limits):
-            holds = _holds(units, limit)
-            rows = np.flatnonzero(held[number] & ~holds)
-            crossings.append(active.take(rows).replace(batch_size=value))
-            crossed.extend([limit] * len(rows))
-            held[number] = holds
-        alive = (units.memory_slack >= 0.0) & (units.tpot_s <= max(limits) * (1.0 + TPOT_MARGIN))
-        active, held = active.take(alive), held[:, alive]
-    if not found:
-        return DecodeSide(layouts, decode_units(scenario, partition, layouts), 0)
-    if crossed:
-        beyond = Candidates.concatenate(crossings)
-        done = 0
-        for block in blocks(beyond):
-            limit_s = np.array(crossed[done : done + len(block)])
-            found.append(_refine(scenario, partition, block, grid.batch.ratio, limit_s))
-            done += len(block)
-        evaluated += done * (REFINEMENT_STEPS + 1)
-        progress(done)
-    candidates = Candidates.concatenate([block for block, _ in found])
-    return DecodeSide(candidates, _join([part for _, part in found]), evaluated)
-
-
-def _holds(units: DecodeUnits, tpot_limit: float | FloatArray) -> npt.NDArray[np.bool_]:
-    result: npt.NDArray[np.bool_] = (units.tpot_s <= tpot_limit) & (units.memory_slack >= 0.0)
-    return result
-
-
-def _refine(
-    scenario: Scenario, partition: Partition, beyond: Candidates, ratio: float, tpot_limit: FloatArray
-) -> tuple[Candidates, DecodeUnits]:
-    """For layouts that fail at their batch and hold the limits one grid step below: the largest batch that holds them.
-
-    Found by bisection to 2^-10 of the step.
-    """
-    high = beyond.number("batch_size")
-    low = high / ratio
-    for _ in range(REFINEMENT_STEPS):
-        middle = np.sqrt(low * high)
-        ok = _holds(decode_units(scenario, partition, beyond.replace(batch_size=middle)), tpot_limit)
-        low, high = np.where(ok, middle, low), np.where(ok, high, middle)
-    final = beyond.replace(batch_size=low)
-    return final, decode_units(scenario, partition, final)
-
-
-def _join(parts: list[DecodeUnits]) -> DecodeUnits:
-    return DecodeUnits(
-        np.concatenate([p.tpot_s for p in parts]),
-        np.concatenate([p.requests_per_s for p in parts]),
-        np.concatenate([p.memory_slack for p in parts]),
-        np.concatenate([p.gpus_by_pool for p in parts]),
-    )
-
-
-def _take_prefill(units: PrefillUnits, rows: IntArray) -> PrefillUnits:
-    return PrefillUnits(
-        units.service_s[rows],
-        units.gate_s[rows],
-        units.servers[rows],
-        units.capacity[rows],
-        units.memory_slack[rows],
-        units.gpus_by_pool[rows],
-    )
-
-
-def _size_codes(gpus_by_pool: FloatArray) -> IntArray:
-    """One integer per distinct vector of GPUs by pool."""
-    _, codes = np.unique(gpus_by_pool, axis=0, return_inverse=True)
-    result: IntArray = codes.reshape(-1).astype(np.int64)
-    return result
+    receivers: int
+    pool: int
+    inside: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Supply:
-    """The best prefill for every number of GPUs: rate, GPUs by pool, which unit and how many."""
+    """The best prefill for every number of GPUs, columns [s].
+
+    Admissible ``rate``, GPUs by pool, which unit and how many; ``transfer_s`` of one request over one of ``links``;
+    ``served_s`` from the start of prefill to the first token.
+    """
 
     rate: FloatArray
     gpus_by_pool: FloatArray
     unit: IntArray
     replicas: IntArray
+    transfer_s: FloatArray
+    links: FloatArray
+    served_s: FloatArray
 
 
-def _supply(
-    scenario: Scenario,
-    side: PrefillSide,
-    rows: IntArray,
-    limit: Limits,
-    receivers: int,
-    to_pool: int,
-    inside: bool,
-) -> _Supply:
-    """Largest admissible request rate by prefill GPUs, for decode units that receive KV on ``receivers`` GPUs."""
-    c, units = side.candidates, side.units
-    counts = np.floor(
-        np.where(
-            units.gpus_by_pool > 0, scenario.pool_counts / np.maximum(units.gpus_by_pool, 1.0), np.inf
-        ).min(axis=1)
+def _repeat(units: FloatArray, rows: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
+    """Every row with 1, 2, … as many replicas as the cluster holds: rows and replicas."""
+    sizes = units[rows]
+    fits = (
+        np.where(sizes > 0, counts / np.maximum(sizes, 1.0), np.inf).min(axis=1) if len(rows) else np.zeros(0)
     )
-    number = counts[rows].astype(np.int64)
-    unit = np.repeat(rows, number)
-    replicas = (
-        np.concatenate([np.arange(1, n + 1) for n in number]) if len(rows) else np.zeros(0, dtype=np.int64)
-    )
-    pool = c.integer("prefill_attention_pool")[unit]
-    senders = (c.integer("prefill_tp") * c.integer("prefill_cp") * c.integer("prefill_pp"))[unit]
+    number = np.floor(fits + 1e-9).astype(np.int64)
+    replicas = [np.arange(1, n + 1) for n in number]
+    return np.repeat(rows, number), np.concatenate(replicas) if replicas else np.zeros(0, dtype=np.int64)
+
+
+def _ports(c: Candidates, phase: str, rows: IntArray) -> IntArray:
+    """GPUs that hold one request's KV."""
+    return (c.integer(f"{phase}_tp") * c.integer(f"{phase}_cp") * c.integer(f"{phase}_pp"))[rows]
+
+
+def _supply(scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limits, to: _Class) -> _Supply:
+    """Largest admissible request rate by prefill GPUs, for decode units of the class ``to``."""
+    c = side.candidates
+    unit, replicas = _repeat(side.units.gpus_by_pool, useful, scenario.pool_counts)
     transfer = kv_transfer_seconds(
         scenario.tiers,
-        from_pool=pool,
-        to_pool=np.full(len(unit), to_pool),
-        senders=senders,
-        receivers=np.full(len(unit), receivers),
-        fits_domain=np.full(len(unit), inside),
+        from_pool=c.integer("prefill_attention_pool")[unit],
+        to_pool=np.full(len(unit), to.pool),
+        senders=_ports(c, "prefill", unit),
+        receivers=np.full(len(unit), to.receivers),
+        fits_domain=np.full(len(unit), to.inside),
         kv_bytes=np.full(len(unit), kv_bytes_of_request(scenario)),
     )
-    taken = _take_prefill(units, unit)
-    exposed = np.maximum(transfer - taken.service_s, transfer / scenario.model.layers)
-    budget = limit.ttft_s - taken.service_s - exposed
-    rate = np.minimum(
-        admissible_rate(scenario, taken, replicas.astype(np.float64), budget),
-        MAX_UTILIZATION * taken.capacity * replicas,
+    taken = side.units.take(unit)
+    served = taken.service_s + np.maximum(transfer - taken.service_s, transfer / scenario.model.layers)
+    many = replicas.astype(np.float64)
+    rate = MAX_UTILIZATION * taken.capacity * many
+    for budget, percentile in ((limit.ttft_s, scenario.slo.percentile), (limit.mean_ttft_s, 50.0)):
+        if np.isfinite(budget):
+            rate = np.minimum(rate, admissible_rate(scenario, taken, many, budget - served, percentile))
+    gpus = taken.gpus_by_pool * many[:, None]
+    links = c.number("prefill_dp")[unit] * many
+    ok = np.flatnonzero(rate > 0)
+    columns = np.column_stack([rate, -gpus])[ok]
+    # Where links may limit, more of them count as well.
+    if _links_limit(scenario, transfer, rate):
+        best = ok[non_dominated(np.column_stack([columns, links[ok] / transfer[ok]]))]
+    else:
+        best = ok[front(columns[:, 0], columns[:, 1]) if columns.shape[1] == 2 else non_dominated(columns)]
+    return _Supply(
+        rate[best] * RATE_MARGIN,
+        gpus[best],
+        unit[best],
+        replicas[best],
+        transfer[best],
+        links[best],
+        served[best],
     )
-    gpus = taken.gpus_by_pool * replicas[:, None]
-    ok = rate > 0
-    rate, gpus, unit, replicas = rate[ok], gpus[ok], unit[ok], replicas[ok]
-    best = front(rate, -gpus[:, 0]) if gpus.shape[1] == 1 else non_dominated(np.column_stack([rate, -gpus]))
-    return _Supply(rate[best] * RATE_MARGIN, gpus[best], unit[best], replicas[best].astype(np.int64))
+
+
+def _links_limit(scenario: Scenario, transfer_s: FloatArray, rate: FloatArray) -> bool:
+    """Whether handing KV over could take much of a link's time anywhere."""
+    return bool(len(rate)) and bool((transfer_s * rate).max() > BUSY_LINKS)
 
 
 def _useful_prefill(side: PrefillSide) -> IntArray:
-    """Prefill units that fit into memory and that no unit of the same size and KV ports beats.
+    """Prefill units that fit into memory and that no unit of the same size, KV ports and attention ranks beats.
 
     A unit beats another that serves no faster and has no more capacity. At equal capacity a shorter service means
     fewer servers, whose longer wait never outweighs it below the utilisation limit: k + P(k)/(2(1 − ρ)) grows with k.
@@ -254,24 +136,35 @@ def _useful_prefill(side: PrefillSide) -> IntArray:
     rows = np.flatnonzero(u.memory_slack >= 0).astype(np.int64)
     if not len(rows):
         return rows
-    ports = (c.integer("prefill_tp") * c.integer("prefill_cp") * c.integer("prefill_pp"))[rows]
-    codes = _size_codes(np.column_stack([u.gpus_by_pool[rows], ports]))
+    keys = [u.gpus_by_pool[rows], _ports(c, "prefill", rows), c.integer("prefill_dp")[rows]]
+    codes = _codes(np.column_stack([*keys, c.integer("prefill_attention_pool")[rows]]))
     return rows[front_by_group(codes, -(u.service_s + u.gate_s)[rows], u.capacity[rows])]
 
 
-def _decode_choices(scenario: Scenario, side: DecodeSide, limit: Limits) -> tuple[IntArray, IntArray]:
-    """Decode units worth combining (rows) and their class: GPUs that receive one request's KV, and their pool."""
+def _codes(keys: FloatArray) -> IntArray:
+    """One integer per distinct row of ``keys``."""
+    return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _decode_choices(
+    scenario: Scenario, side: DecodeSide, limit: Limits
+) -> Iterator[tuple[IntArray, int, int]]:
+    """Decode units worth combining, by class: rows, GPUs that receive one request's KV, and their pool."""
     u, c = side.units, side.candidates
     rows = np.flatnonzero((u.memory_slack >= 0) & (u.tpot_s <= limit.tpot_s))
-    receivers = (c.integer("decode_tp") * c.integer("decode_cp") * c.integer("decode_pp"))[rows]
-    classes = c.integer("decode_attention_pool")[rows] * 1_000_000 + receivers
-    codes = (
-        _size_codes(np.concatenate([u.gpus_by_pool[rows], classes[:, None]], axis=1))
-        if len(rows)
-        else classes
-    )
-    best = front_by_group(codes, -u.tpot_s[rows], u.requests_per_s[rows])
-    return rows[best].astype(np.int64), classes[best].astype(np.int64)
+    if not len(rows):
+        return
+    receivers, pool = _ports(c, "decode", rows), c.integer("decode_attention_pool")[rows]
+    keys = [u.gpus_by_pool[rows], receivers, pool]
+    slowest = scenario.tiers.scale_out_bytes_per_s.min()
+    per_link = kv_bytes_of_request(scenario) / slowest * u.requests_per_s[rows] / c.number("decode_dp")[rows]
+    if _links_limit(scenario, np.ones(1), per_link):
+        keys.append(c.integer("decode_dp")[rows])
+    best = front_by_group(_codes(np.column_stack(keys)), -u.tpot_s[rows], u.requests_per_s[rows])
+    classes = _codes(np.column_stack([receivers[best], pool[best]]))
+    for code in np.unique(classes):
+        members = best[classes == code]
+        yield rows[members].astype(np.int64), int(receivers[members[0]]), int(pool[members[0]])
 
 
 def combine(
@@ -285,21 +178,23 @@ def combine(
     useful = _useful_prefill(prefill)
     parts: list[tuple[Candidates, FloatArray]] = []
     for limit in limits_of(scenario):
-        rows, classes = _decode_choices(scenario, decode, limit)
-        for code in np.unique(classes):
-            chosen = rows[classes == code]
-            to_pool, receivers = int(code) // 1_000_000, int(code) % 1_000_000
+        for rows, receivers, pool in _decode_choices(scenario, decode, limit):
             for inside in (False, True):
-                supply = _supply(scenario, prefill, useful, limit, receivers, to_pool, inside)
+                to = _Class(receivers, pool, inside)
+                supply = _supply(scenario, prefill, useful, limit, to)
                 if len(supply.rate):
-                    parts.extend(
-                        _pairs(scenario, partition, prefill, decode, chosen, supply, inside, objective)
-                    )
+                    parts.extend(_pairs(scenario, partition, prefill, decode, rows, supply, to, objective))
     if not parts:
         return None
     pairs = Candidates.concatenate([block for block, _ in parts])
     candidates = _throttle(scenario, partition, pairs, np.concatenate([load for _, load in parts]))
-    return keep(scenario, objective, Found(candidates, evaluate(scenario, candidates)), best=128)
+    found = Found(candidates, evaluate(scenario, candidates))
+    if np.isfinite(scenario.workload.concurrency_limit):
+        found = _within_concurrency(scenario, found)
+    if np.isfinite(scenario.slo.latency_s):
+        # The limit was split at a few shares: what each pair could still do is found from its own latency.
+        found = Found.join([found, refine_batch(scenario, objective, found, LATENCY_REFINEMENT)])
+    return keep(scenario, objective, found, best=128)
 
 
 def _pairs(
@@ -309,39 +204,37 @@ def _pairs(
     decode: DecodeSide,
     rows: IntArray,
     supply: _Supply,
-    inside: bool,
+    to: _Class,
     objective: Objective,
 ) -> Iterator[tuple[Candidates, FloatArray]]:
     """The front and the best of all combinations of decode rows × replicas × prefill supplies.
 
-    With each the share of the decode units' rate that prefill admits.
+    With each the share of the decode units' rate that prefill, links and the requests in flight admit.
     """
-    u = decode.units
-    fits = np.where(
-        u.gpus_by_pool[rows] > 0, scenario.pool_counts / np.maximum(u.gpus_by_pool[rows], 1.0), np.inf
-    ).min(axis=1)
-    number = np.floor(fits + 1e-9).astype(np.int64)
-    unit = np.repeat(rows, number)
-    replicas = (
-        np.concatenate([np.arange(1, n + 1) for n in number]) if len(rows) else np.zeros(0, dtype=np.int64)
-    )
+    u, workload = decode.units, scenario.workload
+    unit, replicas = _repeat(u.gpus_by_pool, rows, scenario.pool_counts)
     per_block = max(COMBINATION_BLOCK // max(len(supply.rate), 1), 1)
-    domain = scenario.tiers.domain_gpus.max()
+    near = prefill.units.gpus_by_pool[supply.unit].sum(axis=1)
+    domain = scenario.tiers.domain_gpus[prefill.candidates.integer("prefill_attention_pool")[supply.unit]]
+    ranks = decode.candidates.number("decode_dp")
     for start in range(0, len(unit), per_block):
         d, r = unit[start : start + per_block], replicas[start : start + per_block]
         gpus = (u.gpus_by_pool[d] * r[:, None])[:, None, :] + supply.gpus_by_pool[None, :, :]
-        total = gpus.sum(axis=2)
-        valid = (gpus <= scenario.pool_counts).all(axis=2) & ((total <= domain) == inside)
+        together = u.gpus_by_pool[d].sum(axis=1)[:, None] + near[None, :]
+        valid = (gpus <= scenario.pool_counts).all(axis=2) & ((together <= domain) == to.inside)
         rate = np.minimum((u.requests_per_s[d] * r)[:, None], supply.rate[None, :])
-        valid &= rate >= scenario.workload.requests_per_s
+        links = np.minimum((ranks[d] * r)[:, None], supply.links[None, :])
+        rate = np.minimum(rate, RATE_MARGIN * links / supply.transfer_s[None, :])
+        if np.isfinite(workload.concurrency_limit):
+            latency = supply.served_s[None, :] + ((workload.osl - 1.0) * u.tpot_s[d])[:, None]
+            rate = np.minimum(rate, workload.concurrency_limit / latency)
+        valid &= rate >= workload.requests_per_s
         i, k = np.nonzero(valid)
         if not len(i):
             continue
         rates, sizes = rate[i, k], gpus[i, k]
-        value = score(scenario, objective, rates, sizes)
-        efficiency = rates / total[i, k]
-        best = np.argsort(-value, kind="stable")[:128]
-        chosen = np.unique(np.concatenate([best, front(-u.tpot_s[d[i]], efficiency)]))
+        best = np.argsort(-score(scenario, objective, rates, sizes), kind="stable")[:128]
+        chosen = np.unique(np.concatenate([best, front(-u.tpot_s[d[i]], rates / sizes.sum(axis=1))]))
         picked_unit, picked_replicas = d[i[chosen]], r[i[chosen]]
         load = rates[chosen] / (u.requests_per_s[picked_unit] * picked_replicas)
         pairs = _assemble(
@@ -352,6 +245,21 @@ def _pairs(
             picked_replicas,
         )
         yield pairs, np.minimum(load, 1.0)
+
+
+def _within_concurrency(scenario: Scenario, found: Found) -> Found:
+    """Pairs with more requests in flight than there are: their batch is lowered until they fit."""
+    limit = scenario.workload.concurrency_limit
+    for _ in range(CONCURRENCY_STEPS):
+        excess = found.evaluation.metrics["concurrency"] / limit
+        rows = np.flatnonzero((excess > 1.0) & np.isfinite(excess))
+        if not len(rows):
+            break
+        lower = found.candidates.take(rows)
+        lower = lower.replace(batch_size=lower.number("batch_size") / excess[rows] * RATE_MARGIN)
+        rest = np.flatnonzero(~((excess > 1.0) & np.isfinite(excess)))
+        found = Found.join([found.take(rest), Found(lower, evaluate(scenario, lower))])
+    return found
 
 
 def _assemble(

@@ -13,10 +13,11 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
 from afd_dse.search import sampled
 from afd_dse.search.joint import search_joint
-from afd_dse.search.layouts import chunk_choices, enumerate_layouts
+from afd_dse.search.layouts import enumerate_layouts
 from afd_dse.search.objective import Objective
-from afd_dse.search.pairs import DecodeSide, PrefillSide, combine, probes, tabulate_decode, tabulate_prefill
+from afd_dse.search.pairs import combine, probes
 from afd_dse.search.pool import Found, keep, ranking
+from afd_dse.search.sides import DecodeSide, PrefillSide, tabulate_decode, tabulate_prefill
 from afd_dse.search.space import Grid, Space
 
 Progress = Callable[[str, int], None]
@@ -135,12 +136,11 @@ def size_of(scenario: Scenario, space: Space, partition: Partition) -> int:
         grid = grid_of(space, partition)
         policies = len(grid.policies) if partition.shares_steps else 1
         layouts = len(enumerate_layouts(scenario, partition, tuple(Phase), grid))
-        return layouts * len(grid.batch.values()) * len(chunk_choices(scenario, grid)) * policies
+        return layouts * len(grid.batch.values()) * len(grid.chunk_tokens) * policies
     for phase in Phase:
         grid = space.split if partition.splits(phase) else space.whole
         layouts = len(enumerate_layouts(scenario, partition, (phase,), grid))
-        loads = chunk_choices(scenario, grid) if phase == Phase.PREFILL else grid.batch.values()
-        total += layouts * len(loads)
+        total += layouts * len(grid.chunk_tokens if phase == Phase.PREFILL else grid.batch.values())
     return total
 
 

@@ -17,7 +17,7 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.joint import refine_batch
-from afd_dse.search.layouts import GroupOptions, chunk_choices, group_options
+from afd_dse.search.layouts import GroupOptions, group_options
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, keep
 from afd_dse.search.space import Grid, Space
@@ -55,7 +55,7 @@ class SampledSpace:
         self._sides = _sides(scenario, space, partition)
         load_grid = self._sides.parts[-1][1]
         self._batch = load_grid.batch.values()
-        self._chunks = chunk_choices(scenario, self._sides.parts[0][1])
+        self._chunks = np.array(self._sides.parts[0][1].chunk_tokens, dtype=np.float64)
         self._policies = load_grid.policies if partition.shares_steps else ["chunked"]
         self.ranges: dict[str, int] = {
             "batch": len(self._batch),
