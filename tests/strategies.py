@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
-from afd_dse.cost.cells import ATTENTION_CELL, FFN_CELL, PARTITIONS, Cell, Partition, Phase, partition_index
 from afd_dse.cost.columns import PHASES, POLICIES, Candidates
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
 from afd_dse.search.space import BatchGrid, Grid, Space
+from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, PARTITIONS, Cell, Partition, Phase, partition_index
 from afd_dse.spec.load import load_job
 
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from afd_dse.cost.cells import ATTENTION_CELL, FFN_CELL, Partition, Phase
 from afd_dse.cost.columns import CHUNKED, Candidates
 from afd_dse.cost.phase import Cut, Stations, Step, StepLoad, phase_stations, run_step
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray
+from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Partition, Phase
 
 # A station is several kernels; work of the other phase can slip in between two of them. Half a station is the
 # longest kernel of attention blocks and of grouped expert GEMMs alike (two large kernels each).
@@ -173,7 +173,12 @@ def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines
     servers = cut.dp * chunks.sequences * cut.pp
     capacity = cut.dp * cut.pp * most / isl / interval
     prefill = Prefill(service, servers, capacity, 0.5 * interval, chunks.sequences, most, mixed_step)
-    decode = Decode(interval, mixed_step.seconds, sequences * scenario.tokens_per_sequence, pure_step)
+    decode = Decode(
+        interval,
+        np.maximum(mixed_step.seconds, pure_step.seconds),
+        sequences * scenario.tokens_per_sequence,
+        pure_step,
+    )
     slack = np.where(room >= 1.0, 1.0 - demand / most, np.minimum(room - 1.0, 0.0) / c.number("chunk_tokens"))
     return Engines(prefill, decode, slack, mixed, pure)
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.cost.cells import PARTITIONS, Cell, Partition, Phase, phase_of
 from afd_dse.cost.columns import PRIORITIZED, Candidates
 from afd_dse.cost.engines import Engines, separate, shared_side, shared_steps
 from afd_dse.cost.memory import TERMS, GroupMemory, group_memory, kv_bytes_of_request
@@ -14,6 +13,7 @@ from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_pro
 from afd_dse.cost.scenario import Scenario
 from afd_dse.network.traffic import kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray, Provenance
+from afd_dse.spec.cells import PARTITIONS, Cell, Partition, Phase, phase_of
 
 # A prefill queue above this utilisation is not offered: beyond it the wait depends on details that no mean-value
 # model knows, and any burst overloads it.

@@ -7,10 +7,10 @@ import numpy as np
 
 from afd_dse.architecture import weights
 from afd_dse.architecture.model import MoeFfn
-from afd_dse.cost.cells import ATTENTION_CELL, FFN_CELL, Cell, Phase
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray
+from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Cell, Phase
 
 TERMS = ("weights", "kv_cache", "activations", "framework")
 

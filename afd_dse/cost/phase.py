@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from afd_dse.cost.cells import Phase
 from afd_dse.cost.columns import PHASES, Candidates
 from afd_dse.cost.links import ExchangeShape, TransferShape, exchange, pack, transfer
 from afd_dse.cost.pipeline import busy_time, step_time
@@ -20,6 +19,7 @@ from afd_dse.cost.stations import (
 )
 from afd_dse.network.tiers import LINK_EFFICIENCY
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.spec.cells import Phase
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from afd_dse.cost.cells import Partition, Phase, phase_of
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.engines import decode_alone, prefill_alone
 from afd_dse.cost.evaluate import group_gpus
@@ -16,6 +15,7 @@ from afd_dse.cost.phase import Cut
 from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.spec.cells import Partition, Phase, phase_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ import numpy.typing as npt
 
 from afd_dse.architecture.model import Mla
 from afd_dse.operators.attention import OperatorSource
-from afd_dse.operators.borrowing import FRAMEWORKS, alike
+from afd_dse.operators.borrowing import alike
 from afd_dse.operators.latency import FloatArray, Latency, Provenance
 from afd_dse.operators.store import load_table
 from afd_dse.operators.surfaces import add
+from afd_dse.operators.table_schema import FRAMEWORKS
 from afd_dse.spec.accelerator import Accelerator
 
 # Floors of whole-block decode tables that differ by less than this are differences of kernels.

@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.operators.latency import FloatArray, Provenance, ProvenanceArray
+from afd_dse.operators.table_schema import FRAMEWORKS
 from afd_dse.spec.accelerator import Accelerator
 from afd_dse.spec.catalogue import load_accelerator
-
-FRAMEWORKS = ("trtllm", "sglang", "vllm")
 
 # Accelerators with tables, nearest first: same die, then same generation, then the other generation.
 _NEAREST = {

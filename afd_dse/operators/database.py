@@ -10,12 +10,12 @@ from afd_dse.errors import InputError, Problem
 from afd_dse.operators import attention
 from afd_dse.operators import linear_attention as linear
 from afd_dse.operators import mla as latent
-from afd_dse.operators.borrowing import FRAMEWORKS
 from afd_dse.operators.collectives import CollectiveFamily
 from afd_dse.operators.expert_exchange import ExchangeFamily
 from afd_dse.operators.gemm import GemmFamily
 from afd_dse.operators.latency import FloatArray, Latency, Provenance
 from afd_dse.operators.moe import BALANCED, MoeFamily
+from afd_dse.operators.table_schema import FRAMEWORKS
 from afd_dse.spec.accelerator import Accelerator
 
 # Memory-bound kernels reach this share of the HBM bandwidth and cost this much to launch inside a CUDA graph

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from afd_dse.cost.cells import PARTITIONS, parse_partition
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.results.breakdown import breakdown
@@ -15,6 +14,7 @@ from afd_dse.results.result import Result, build_result
 from afd_dse.search.pool import Found
 from afd_dse.search.run import search
 from afd_dse.search.space import load_space
+from afd_dse.spec.cells import PARTITIONS, parse_partition
 from afd_dse.spec.job import Job, job_warnings
 from afd_dse.spec.load import load_job
 from afd_dse.spec.modes import mode_name

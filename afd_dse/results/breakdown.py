@@ -3,13 +3,13 @@
 from typing import Any
 
 from afd_dse.architecture.model import Attention, Gqa, LayerKind, LinearAttention, MoeFfn
-from afd_dse.cost.cells import PARTITIONS, Phase
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import engines_of
 from afd_dse.cost.phase import Stations, Step
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.stations import StationTime
 from afd_dse.operators.latency import Provenance
+from afd_dse.spec.cells import PARTITIONS, Phase
 
 NETWORK = "network model"
 """Provenance of what is computed from bandwidths and latencies of links, not looked up."""

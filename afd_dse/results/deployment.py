@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from afd_dse.cost.cells import PARTITIONS, Cell, Partition, Phase
 from afd_dse.cost.columns import POLICIES
 from afd_dse.cost.memory import TERMS
 from afd_dse.cost.scenario import Scenario
@@ -13,6 +12,7 @@ from afd_dse.results.layout import Group, describe, groups_of, label
 from afd_dse.results.reasons import binding, reason, slacks
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found
+from afd_dse.spec.cells import PARTITIONS, Cell, Partition, Phase
 
 Deployment = dict[str, Any]
 

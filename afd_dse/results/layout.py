@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from afd_dse.cost.cells import ATTENTION_CELL, FFN_CELL, PARTITIONS, Cell, Partition, Phase, phase_of
 from afd_dse.cost.columns import PHASES, Candidates
 from afd_dse.cost.scenario import Scenario
+from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, PARTITIONS, Cell, Partition, Phase, phase_of
 
 # Short names of the blocks that are more than one cell.
 _BLOCKS = {

@@ -7,7 +7,14 @@ import numpy as np
 
 from afd_dse.architecture.model import MoeFfn
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
-from afd_dse.cost.cells import (
+from afd_dse.cost.columns import CHUNKED, PHASES, POLICIES, PRIORITIZED, Candidates
+from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.scenario import Scenario
+from afd_dse.errors import InputError, Problem
+from afd_dse.operators.latency import FloatArray
+from afd_dse.results.deployment import ATTENTION_DEGREES, FFN_DEGREES, METRIC_NAMES
+from afd_dse.results.layout import Group
+from afd_dse.spec.cells import (
     ATTENTION_CELL,
     FFN_CELL,
     Cell,
@@ -17,13 +24,6 @@ from afd_dse.cost.cells import (
     partition_index,
     phase_of,
 )
-from afd_dse.cost.columns import CHUNKED, PHASES, POLICIES, PRIORITIZED, Candidates
-from afd_dse.cost.evaluate import evaluate
-from afd_dse.cost.scenario import Scenario
-from afd_dse.errors import InputError, Problem
-from afd_dse.operators.latency import FloatArray
-from afd_dse.results.deployment import ATTENTION_DEGREES, FFN_DEGREES, METRIC_NAMES
-from afd_dse.results.layout import Group
 from afd_dse.spec.modes import resolve_mode
 from afd_dse.spec.suggest import choose
 

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 
-from afd_dse.cost.cells import PARTITIONS, Cell, Partition
 from afd_dse.cost.columns import CHUNKED
 from afd_dse.cost.evaluate import CONSTRAINTS, MAX_UTILIZATION
 from afd_dse.cost.memory import TERMS
@@ -12,6 +11,7 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.results.words import number, percent
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found
+from afd_dse.spec.cells import PARTITIONS, Cell, Partition
 
 TERM_WORDS = {
     "weights": "weights",

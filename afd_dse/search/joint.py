@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.cost.cells import Partition, Phase
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate, group_gpus
 from afd_dse.cost.phase import Cut
@@ -15,6 +14,7 @@ from afd_dse.search.layouts import blocks, enumerate_layouts, expand
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.space import Grid
+from afd_dse.spec.cells import Partition, Phase
 
 # Bisection steps between a feasible batch and the next, infeasible one: the load is found to 2^-7 of a grid step.
 REFINEMENT_STEPS = 7

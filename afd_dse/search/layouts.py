@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
-from afd_dse.cost.cells import ATTENTION_CELL, FFN_CELL, Cell, Partition, Phase, partition_index
 from afd_dse.cost.columns import PHASES, POLICIES, Candidates
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.space import Grid
+from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Cell, Partition, Phase, partition_index
 
 # Fields of one group's option table.
 _OPTION = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "gpus")

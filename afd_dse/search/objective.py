@@ -11,6 +11,8 @@ from afd_dse.operators.latency import FloatArray, IntArray
 Objective = Literal["throughput_per_gpu", "total_throughput", "usd_per_mtok", "fewest_gpus"]
 # Scores closer than this (relative) are a tie: below the resolution of the arithmetic, far below that of the model.
 TIE_TOLERANCE = 1e-6
+# How many of the best scores are looked through for ties.
+RANKED_TIES = 2000
 
 
 def score(
@@ -43,15 +45,16 @@ def order(metrics: Mapping[str, FloatArray], scores: FloatArray, simplicity: Flo
 
 
 def _levels(descending: FloatArray) -> IntArray:
-    """Number of the tie of every score, best first; a tie holds the scores within the tolerance of its first one."""
-    levels = np.zeros(len(descending), dtype=np.int64)
+    """Number of the tie of every score, best first; a tie holds the scores within the tolerance of its first one.
+
+    Beyond the leading scores, among which the answer is, every score is a level of its own.
+    """
+    levels = np.arange(len(descending), dtype=np.int64)
+    leading = descending[:RANKED_TIES]
     start = 0
-    while start < len(descending):
-        first = descending[start]
-        levels[start:] += 1
-        if not np.isfinite(first):
-            break
-        limit = first - TIE_TOLERANCE * abs(first)
-        stop = int(np.searchsorted(-descending, -limit, side="right"))
-        start = max(stop, start + 1)
+    while start < len(leading) and np.isfinite(leading[start]):
+        limit = leading[start] - TIE_TOLERANCE * abs(leading[start])
+        stop = max(int(np.searchsorted(-leading, -limit, side="right")), start + 1)
+        levels[start:stop] = start
+        start = stop
     return levels

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from afd_dse.cost.cells import Partition, partition_index
 from afd_dse.cost.columns import PHASE_FIELDS, Candidates
 from afd_dse.cost.evaluate import MAX_UTILIZATION, evaluate
 from afd_dse.cost.memory import kv_bytes_of_request
@@ -24,6 +23,7 @@ from afd_dse.search.objective import Objective, score
 from afd_dse.search.pareto import front, front_by_group, non_dominated
 from afd_dse.search.pool import Found, keep
 from afd_dse.search.sides import DecodeSide, Limits, PrefillSide, limits_of
+from afd_dse.spec.cells import Partition, partition_index
 
 # Rates are met from below, so that rounding never pushes a pair over a limit.
 RATE_MARGIN = 1.0 - 1e-9

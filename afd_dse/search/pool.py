@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.cost.cells import PARTITIONS, Partition
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import CONSTRAINTS, Evaluation
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.objective import Objective, order, score
 from afd_dse.search.pareto import front
+from afd_dse.spec.cells import PARTITIONS, Partition
 
 # Ten times over a limit is as far from feasible as anything: beyond it near misses are not told apart.
 WORST_VIOLATION = 10.0

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from afd_dse.cost.cells import Partition, Phase
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
@@ -19,6 +18,7 @@ from afd_dse.search.pairs import combine, probes
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.sides import DecodeSide, PrefillSide, tabulate_decode, tabulate_prefill
 from afd_dse.search.space import Grid, Space
+from afd_dse.spec.cells import Partition, Phase
 
 Progress = Callable[[str, int], None]
 METHODS = ("auto", "exhaustive", "optuna")

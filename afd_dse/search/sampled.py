@@ -10,7 +10,6 @@ import optuna
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from afd_dse.cost.cells import Partition, Phase
 from afd_dse.cost.columns import ALL_COLUMNS, POLICIES, Candidates
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
 from afd_dse.cost.scenario import Scenario
@@ -21,6 +20,7 @@ from afd_dse.search.layouts import GroupOptions, group_options
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, keep
 from afd_dse.search.space import Grid, Space
+from afd_dse.spec.cells import Partition, Phase
 
 # NSGA-II generation: large enough that one evaluation of the whole batch costs little more than that of one candidate.
 POPULATION = 200

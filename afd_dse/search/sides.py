@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.cost.cells import Partition, Phase
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import DecodeUnits, PrefillUnits, decode_units, prefill_units
@@ -14,6 +13,7 @@ from afd_dse.operators.latency import FloatArray
 from afd_dse.search.joint import REFINEMENT_STEPS, TPOT_MARGIN
 from afd_dse.search.layouts import blocks, enumerate_layouts, expand
 from afd_dse.search.space import Grid
+from afd_dse.spec.cells import Partition, Phase
 
 # A request-latency limit couples the phases: it is split at these shares for the time to the first token.
 LATENCY_SHARES = np.geomspace(0.01, 0.97, 24)

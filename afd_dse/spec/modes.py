@@ -8,6 +8,7 @@ import yaml
 
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import search_spaces_root
+from afd_dse.spec.cells import PARTITIONS, parse_partition
 from afd_dse.spec.suggest import closest, normalised
 
 ALL = "all"
@@ -92,15 +93,9 @@ def _reads_as_partition(value: str) -> bool:
     return "|" in value or (len(words) > 1 and all(len(word) <= 2 for word in words))
 
 
-# NOTE: cells are defined where they are evaluated, downstream of this room; imported late, so that reading a job
-# does not load the cost model.
 def _canonical(text: str, field: str) -> str:
-    from afd_dse.cost.cells import parse_partition
-
     return parse_partition(text, field).text
 
 
 def _every_partition() -> list[str]:
-    from afd_dse.cost.cells import PARTITIONS
-
     return [partition.text for partition in PARTITIONS]

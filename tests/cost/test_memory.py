@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afd_dse.architecture.catalogue import load_model
-from afd_dse.cost.cells import PARTITIONS, Cell, Phase
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.memory import TERMS, group_memory, kv_bytes, kv_bytes_of_request
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
+from afd_dse.spec.cells import PARTITIONS, Cell, Phase
 from tests.strategies import block, build, layout, scenario, scenario_names, seeds
 
 MILLION = 1_000_000

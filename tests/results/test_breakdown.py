@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from afd_dse.cost.cells import PARTITIONS, Partition
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.results.breakdown import breakdown
+from afd_dse.spec.cells import PARTITIONS, Partition
 from tests.strategies import SCENARIOS, layout, scenario
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from afd_dse.cost.cells import PARTITIONS, Partition
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.results.deployment import deployment_of, distinct_layouts
 from afd_dse.results.parse import candidates_of
 from afd_dse.results.reasons import binding
 from afd_dse.search.pool import Found
+from afd_dse.spec.cells import PARTITIONS, Partition
 from tests.strategies import SCENARIOS, build, layout, scenario
 
 

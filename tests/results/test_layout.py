@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from afd_dse.cost.cells import PARTITIONS, Cell, parse_partition
 from afd_dse.results.layout import Group, describe, groups_of, label, units_of
+from afd_dse.spec.cells import PARTITIONS, Cell, parse_partition
 from tests.strategies import layout, scenario
 
 WHOLE = tuple(Cell)

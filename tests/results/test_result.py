@@ -6,13 +6,13 @@ import pandas as pd
 import pytest
 
 from afd_dse import Result, estimate, load_job
-from afd_dse.cost.cells import parse_partition
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.errors import InputError
 from afd_dse.results import files
 from afd_dse.results.files import check_folder, write_result
 from afd_dse.results.result import build_result, read_result
 from afd_dse.search.run import ModeOutcome, SearchOutcome
+from afd_dse.spec.cells import parse_partition
 from tests.results.examples import answer, job
 
 METRICS = (

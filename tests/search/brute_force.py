@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
-from afd_dse.cost.cells import ATTENTION_CELL, FFN_CELL, Cell, Partition, Phase, partition_index
 from afd_dse.cost.columns import PHASES, POLICIES, Candidates
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.search.pool import Found
 from afd_dse.search.space import Grid
+from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Cell, Partition, Phase, partition_index
 
 Row = dict[str, int]
 

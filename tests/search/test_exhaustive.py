@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afd_dse.cost.cells import PARTITIONS, Partition, parse_partition
 from afd_dse.cost.evaluate import CONSTRAINTS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, pareto_rows, scores
 from afd_dse.search.run import ModeOutcome, search, size_of
 from afd_dse.search.space import Space
+from afd_dse.spec.cells import PARTITIONS, Partition, parse_partition
 from tests.search.brute_force import everything
 from tests.strategies import build, space
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from afd_dse.cost.cells import PARTITIONS, Phase, parse_partition
 from afd_dse.cost.columns import ALL_COLUMNS
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.search.layouts import blocks, enumerate_layouts, expand
+from afd_dse.spec.cells import PARTITIONS, Phase, parse_partition
 from tests.search.brute_force import everything
 from tests.strategies import build, grid, scenario
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from afd_dse.cost import evaluate as evaluator
-from afd_dse.cost.cells import PARTITIONS, Partition, parse_partition
 from afd_dse.cost.columns import ALL_COLUMNS, Candidates
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError
@@ -12,6 +11,7 @@ from afd_dse.search import sampled
 from afd_dse.search.pool import Found, pareto_rows, scores
 from afd_dse.search.run import search
 from afd_dse.search.sampled import SampledSpace, search_sampled
+from afd_dse.spec.cells import PARTITIONS, Partition, parse_partition
 from tests.strategies import build, scenario, space
 
 SMALL = space(gpus=[1, 2, 4], ffn_gpus=[1, 2], tp=[1, 2], chunk_tokens=[2048, 8192])

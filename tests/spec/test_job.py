@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from afd_dse.architecture import model as architecture
-from afd_dse.operators.borrowing import FRAMEWORKS
+from afd_dse.operators.table_schema import FRAMEWORKS
 from afd_dse.resources import search_spaces_root
 from afd_dse.spec import Job, accelerator_names, job_warnings, load_accelerator, load_job, named_modes
 from afd_dse.spec import job as job_module

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afd_dse.cost.cells import PARTITIONS, parse_partition
 from afd_dse.errors import InputError
+from afd_dse.spec.cells import PARTITIONS, parse_partition
 from afd_dse.spec.modes import mode_name, named_modes, resolve_mode, resolve_modes
 
 NAMED = {

@@ -6,10 +6,7 @@ A partition is written ``"PA PF | DA | DF"``: groups of cells, each group on GPU
 from dataclasses import dataclass
 from enum import IntEnum
 
-import numpy as np
-
 from afd_dse.errors import InputError, Problem
-from afd_dse.operators.latency import IntArray
 
 
 class Cell(IntEnum):
@@ -81,7 +78,6 @@ def _all_partitions() -> tuple[Partition, ...]:
 
 
 PARTITIONS = _all_partitions()
-GROUP_OF: IntArray = np.array([partition.group_of for partition in PARTITIONS], dtype=np.int64)
 
 
 def partition_index(partition: Partition) -> int:
