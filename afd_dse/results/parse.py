@@ -36,6 +36,7 @@ _FOLLOWS = (
     "reason",
     "binding",
     "slack",
+    "launchable",
     "gpus",
     *(name for name, _, _ in METRIC_NAMES),
     "breakdown",

@@ -73,7 +73,7 @@ def test_what_is_not_said_takes_the_documented_defaults() -> None:
     assert read.quantization.gemm is None
     assert read.speculative.draft_tokens == 0
     assert read.workload.arrival.kind == "poisson"
-    assert read.workload.expert_distribution == "balanced"
+    assert read.workload.expert_distribution == "uniform"
     assert (read.search.modes, read.search.objective, read.search.method) == (
         "all",
         "throughput_per_gpu",
