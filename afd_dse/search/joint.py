@@ -10,7 +10,7 @@ from afd_dse.cost.evaluate import CONSTRAINTS, evaluate, group_gpus
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.layouts import blocks, enumerate_layouts, expand
+from afd_dse.search.layouts import blocks, enumerate_layouts, expand, loads, with_loads
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.space import Grid
@@ -65,9 +65,9 @@ def search_joint(
     kept: list[Found] = []
     evaluated = 0
     active = expand(with_replicas(layouts, replicas), chunks, policies)
-    for value in batch:
+    for values in loads(batch):
         alive = []
-        for block in blocks(active.replace(batch_size=value)):
+        for block in blocks(with_loads(active, values)):
             found = Found(block, evaluate(scenario, block))
             evaluated += len(block)
             progress(len(block))
@@ -76,7 +76,8 @@ def search_joint(
             for fewer in _as_many_as_needed(scenario, found):
                 evaluated += len(fewer)
                 kept.append(keep(scenario, objective, fewer))
-        active = active.take(np.concatenate(alive))
+        survives = np.concatenate(alive).reshape(len(active), len(values)).all(axis=1)
+        active = active.take(np.flatnonzero(survives))
         if not len(active):
             break
     found = keep(scenario, objective, Found.join(kept), best=256)

@@ -17,6 +17,7 @@ from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Cell, Partition, Phase,
 # Fields of one group's option table.
 _OPTION = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "gpus")
 BLOCK_ROWS = 200_000
+LOADS_AT_ONCE = 4
 
 
 def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: bool) -> dict[str, IntArray]:
@@ -169,3 +170,14 @@ def blocks(candidates: Candidates, rows: int = BLOCK_ROWS) -> Iterator[Candidate
     """The candidates in blocks of at most ``rows``: bounds the memory of an evaluation."""
     for start in range(0, len(candidates), rows):
         yield candidates.take(np.arange(start, min(start + rows, len(candidates))))
+
+
+def loads(batch: FloatArray) -> list[FloatArray]:
+    """The load grid in runs of :data:`LOADS_AT_ONCE`: few calls on large blocks, and still dead layouts are dropped."""
+    return np.split(batch, np.arange(LOADS_AT_ONCE, len(batch), LOADS_AT_ONCE))
+
+
+def with_loads(candidates: Candidates, values: FloatArray) -> Candidates:
+    """Every candidate with every batch of ``values``, candidate by candidate."""
+    repeated = candidates.take(np.repeat(np.arange(len(candidates)), len(values)))
+    return repeated.replace(batch_size=np.tile(values, len(candidates)))

@@ -11,7 +11,7 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import DecodeUnits, PrefillUnits, decode_units, prefill_units
 from afd_dse.operators.latency import FloatArray
 from afd_dse.search.joint import REFINEMENT_STEPS, TPOT_MARGIN
-from afd_dse.search.layouts import blocks, enumerate_layouts, expand
+from afd_dse.search.layouts import blocks, enumerate_layouts, expand, loads, with_loads
 from afd_dse.search.space import Grid
 from afd_dse.spec.cells import Partition, Phase
 
@@ -85,25 +85,27 @@ def tabulate_decode(
     held = np.zeros((len(limits), len(layouts)), dtype=bool)
     crossings: list[Candidates] = []
     crossed: list[float] = []
-    for value in grid.batch.values():
+    for values in loads(grid.batch.values()):
         if not len(active):
             break
         table = [
-            (block, decode_units(scenario, partition, block))
-            for block in blocks(active.replace(batch_size=value))
+            (block, decode_units(scenario, partition, block)) for block in blocks(with_loads(active, values))
         ]
         units = _join([part for _, part in table])
         found.extend(table)
-        evaluated += len(active)
-        progress(len(active))
+        evaluated += len(units.tpot_s)
+        progress(len(units.tpot_s))
+        shape = (len(active), len(values))
         for number, limit in enumerate(limits):
-            holds = _holds(units, limit)
-            rows = np.flatnonzero(held[number] & ~holds)
-            crossings.append(active.take(rows).replace(batch_size=value))
-            crossed.extend([limit] * len(rows))
-            held[number] = holds
+            holds = _holds(units, limit).reshape(shape)
+            before = np.column_stack([held[number], holds[:, :-1]])
+            row, column = np.nonzero(before & ~holds)
+            crossings.append(active.take(row).replace(batch_size=values[column]))
+            crossed.extend([limit] * len(row))
+            held[number] = holds[:, -1]
         alive = (units.memory_slack >= 0.0) & (units.tpot_s <= max(limits) * (1.0 + TPOT_MARGIN))
-        active, held = active.take(alive), held[:, alive]
+        survivors = np.flatnonzero(alive.reshape(shape).all(axis=1))
+        active, held = active.take(survivors), held[:, survivors]
     if not found:
         return DecodeSide(layouts, decode_units(scenario, partition, layouts), 0)
     if crossed:
