@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from afd_dse.architecture.model import LayerKind, MoeFfn
 from afd_dse.cost.columns import Column
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.stations import ACTIVATION_BYTES, StationTime, looked_up
+from afd_dse.cost.station import Lookup, StationTime, looked_up
+from afd_dse.cost.stations import ACTIVATION_BYTES
 from afd_dse.network.traffic import Routing, attention_ffn_seconds, exchange_seconds
-from afd_dse.operators.latency import FloatArray, Latency, Provenance
+from afd_dse.operators.latency import Latency, Provenance
 
 # Dispatch sends 8-bit activations with one float32 scale per 128 elements, combine returns bfloat16 (DeepEP).
 DISPATCH_BYTES_8BIT = 1.0 + 4.0 / 128.0
@@ -76,16 +76,8 @@ def transfer(scenario: Scenario, shape: TransferShape) -> tuple[StationTime, Sta
     return there, back
 
 
-def _exchange_of_kind(
-    way: str,
-    scenario: Scenario,
-    pool: int,
-    number: int,
-    kind: LayerKind,
-    c: dict[str, FloatArray],
-    station: StationTime,
-    members: npt.NDArray[np.int64],
-) -> None:
+def _exchange_of_kind(way: str, look: Lookup) -> None:
+    c, scenario, kind = look.columns, look.scenario, look.kind
     if not isinstance(kind.ffn, MoeFfn):
         return
     moving = c["moving"] > 0
@@ -108,7 +100,7 @@ def _exchange_of_kind(
         at = (part["low_latency"] > 0) == low_latency
         if not at.any():
             continue
-        database = scenario.databases[pool]
+        database = look.database
         look_up = database.expert_dispatch if way == "dispatch" else database.expert_combine
         measured, covered = look_up(
             tokens_per_rank=part["tokens_per_gpu"][at],
@@ -123,19 +115,11 @@ def _exchange_of_kind(
         use = covered & (part["moe_tp"][at] == 1)
         seconds[at] = np.where(use, measured.seconds, seconds[at])
         provenance[at] = np.where(use, measured.provenance, provenance[at])
-    station.add(f"expert {way}", number, Latency(seconds, provenance), members[moving])
+    look.add(f"expert {way}", Latency(seconds, provenance), moving)
 
 
-def _transfer_of_kind(
-    way: str,
-    scenario: Scenario,
-    pool: int,
-    number: int,
-    kind: LayerKind,
-    c: dict[str, FloatArray],
-    station: StationTime,
-    members: npt.NDArray[np.int64],
-) -> None:
+def _transfer_of_kind(way: str, look: Lookup) -> None:
+    c, scenario, kind = look.columns, look.scenario, look.kind
     seconds = attention_ffn_seconds(
         scenario.tiers,
         attention_pool=c["pool"].astype(np.int64),
@@ -150,18 +134,11 @@ def _transfer_of_kind(
     )
     name = "attention to FFN" if way == "dispatch" else "FFN to attention"
     provenance = np.full(len(seconds), Provenance.SPEED_OF_LIGHT, dtype=np.int8)
-    station.add(name, number, Latency(seconds, provenance), members)
+    look.add(name, Latency(seconds, provenance))
 
 
-def _packing_of_kind(
-    scenario: Scenario,
-    pool: int,
-    number: int,
-    kind: LayerKind,
-    c: dict[str, FloatArray],
-    station: StationTime,
-    members: npt.NDArray[np.int64],
-) -> None:
+def _packing_of_kind(look: Lookup) -> None:
+    c, database, scenario, kind = look.columns, look.database, look.scenario, look.kind
     hidden = float(scenario.model.hidden)
     copies = routing_of(kind).copies(c["ep"]) * c["moe_tp"]
     sent = (
@@ -171,9 +148,8 @@ def _packing_of_kind(
         * (ACTIVATION_BYTES + copies * element_bytes(scenario, "dispatch"))
     )
     back = c["tokens"] / c["attention_gpus"] * hidden * (ACTIVATION_BYTES + copies * COMBINE_BYTES)
-    database = scenario.databases[pool]
-    station.add("pack for transfer", number, database.elementwise(bytes_moved=sent), members)
-    station.add("sum returned copies", number, database.elementwise(bytes_moved=back), members)
+    look.add("pack for transfer", database.elementwise(bytes_moved=sent))
+    look.add("sum returned copies", database.elementwise(bytes_moved=back))
 
 
 def pack(scenario: Scenario, shape: TransferShape) -> StationTime:

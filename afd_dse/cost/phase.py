@@ -8,11 +8,11 @@ from afd_dse.cost.columns import PHASES, Candidates
 from afd_dse.cost.links import ExchangeShape, TransferShape, exchange, pack, transfer
 from afd_dse.cost.pipeline import busy_time, step_time
 from afd_dse.cost.scenario import Scenario
+from afd_dse.cost.station import StationTime
 from afd_dse.cost.stations import (
     ACTIVATION_BYTES,
     AttentionShape,
     FfnShape,
-    StationTime,
     attention_station,
     ffn_station,
     head_seconds,

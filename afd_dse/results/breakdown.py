@@ -7,7 +7,7 @@ from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import engines_of
 from afd_dse.cost.phase import Stations, Step
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.stations import StationTime
+from afd_dse.cost.station import StationTime
 from afd_dse.operators.latency import Provenance
 from afd_dse.spec.cells import PARTITIONS, Phase
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from afd_dse.cost.columns import ALL_COLUMNS, Candidates, distinct, distinct_rows, row_codes
 from afd_dse.cost.shape_memory import ShapeMemory
-from afd_dse.cost.stations import StationTime
+from afd_dse.cost.station import StationTime
 from tests.strategies import block, scenario, seeds
 
 tables = st.integers(1, 6).flatmap(
