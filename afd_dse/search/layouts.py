@@ -38,7 +38,7 @@ def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: 
             # Tensor and context parallelism all-reduce in every layer: never across scale-up domains.
             if size % pp or stage % (tp * cp) or tp * cp > domain:
                 continue
-            dp = stage // (tp * cp)
+            dp = stage // (tp * cp) if attention else 1
             if not ffn:
                 rows.append((pool, tp, dp, cp, pp, 1, 1, 0, size))
                 continue

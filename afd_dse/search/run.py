@@ -17,7 +17,7 @@ from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import combine, probes
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.sides import DecodeSide, PrefillSide, tabulate_decode, tabulate_prefill
-from afd_dse.search.space import Grid, Space
+from afd_dse.search.space import Grid, Space, load_space
 from afd_dse.spec.cells import Partition, Phase
 
 Progress = Callable[[str, int], None]
@@ -59,23 +59,23 @@ class _Tables:
     """Prefill and decode units by structure (one group or two), shared by the partitions that pair them."""
 
     def __init__(self, scenario: Scenario, space: Space, progress: Progress) -> None:
-        self._scenario, self._space, self._progress = scenario, space, progress
+        self._scenario, self.space, self.progress = scenario, space, progress
         self._prefill: dict[bool, PrefillSide] = {}
         self._decode: dict[bool, DecodeSide] = {}
 
     def prefill(self, partition: Partition) -> PrefillSide:
         split = partition.splits(Phase.PREFILL)
         if split not in self._prefill:
-            grid = self._space.split if split else self._space.whole
+            grid = self.space.split if split else self.space.whole
             self._prefill[split] = tabulate_prefill(self._scenario, partition, grid)
         return self._prefill[split]
 
     def decode(self, partition: Partition) -> DecodeSide:
         split = partition.splits(Phase.DECODE)
         if split not in self._decode:
-            grid = self._space.split if split else self._space.whole
+            grid = self.space.split if split else self.space.whole
             self._decode[split] = tabulate_decode(
-                self._scenario, partition, grid, lambda rows: self._progress("decode units", rows)
+                self._scenario, partition, grid, lambda rows: self.progress("decode units", rows)
             )
         return self._decode[split]
 
@@ -98,30 +98,40 @@ def search(
     ``journal``), ``auto`` enumerates what ``space.exhaustive_rows`` admits. ``progress`` is told the mode and how many
     more candidates it has evaluated.
     """
-    start = time.perf_counter()
+    began = time.perf_counter()
     tables = _Tables(scenario, space, progress)
-    outcomes = []
+    smaller = None if space.start is None else _Tables(scenario, load_space(space.start), progress)
+    outcomes: list[ModeOutcome] = []
     for name, partition in modes:
         rows = size_of(scenario, space, partition)
-        sample = method == "optuna" or (method == "auto" and rows > space.exhaustive_rows)
-        if sample:
+        if method == "optuna" or (method == "auto" and rows > space.exhaustive_rows):
+            first = None
+            if smaller is not None:
+                first = _enumerated(scenario, smaller.space, name, partition, objective, smaller)
             outcome = _sampled(
-                scenario, space, name, partition, objective, rows, seed, trials, journal, progress
+                scenario, space, name, partition, objective, rows, seed, trials, journal, progress, first
             )
-        elif partition.is_joint:
-            outcome = _joint(scenario, space, name, partition, objective, progress)
         else:
-            outcome = _paired(scenario, name, partition, objective, tables)
+            outcome = _enumerated(scenario, space, name, partition, objective, tables)
         outcomes.append(outcome)
     used = sorted({outcome.method for outcome in outcomes})
     return SearchOutcome(
         outcomes,
         sum(outcome.considered for outcome in outcomes),
         sum(outcome.evaluated for outcome in outcomes),
-        time.perf_counter() - start,
+        time.perf_counter() - began,
         " + ".join(used),
         _explanation(outcomes, space, method),
     )
+
+
+def _enumerated(
+    scenario: Scenario, space: Space, name: str, partition: Partition, objective: Objective, tables: _Tables
+) -> ModeOutcome:
+    """One mode, exhaustively."""
+    if partition.is_joint:
+        return _joint(scenario, space, name, partition, objective, tables.progress)
+    return _paired(scenario, name, partition, objective, tables)
 
 
 def grid_of(space: Space, partition: Partition) -> Grid:
@@ -203,7 +213,10 @@ def _sampled(
     trials: int | None,
     journal: str | None,
     progress: Progress,
+    first: ModeOutcome | None,
 ) -> ModeOutcome:
+    """One mode by Optuna, from what the enumeration ``first`` of a smaller space found; never worse than that."""
+    start = first.found if first else None
     found, evaluated = sampled.search_sampled(
         scenario,
         space,
@@ -213,7 +226,11 @@ def _sampled(
         trials=trials,
         journal=journal,
         progress=lambda n: progress(name, n),
+        start=start,
     )
+    if first is not None and start is not None:
+        found = Found.join([start, found]) if found is not None else start
+        evaluated += first.evaluated
     note = (
         f"{rows:,} candidates exceed the limit of {space.exhaustive_rows:,}"
         if rows > space.exhaustive_rows

@@ -2,15 +2,16 @@
 
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import optuna
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from afd_dse.cost.columns import ALL_COLUMNS, POLICIES, Candidates
+from afd_dse.cost.columns import ALL_COLUMNS, PHASES, POLICIES, Candidates
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
@@ -18,13 +19,16 @@ from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.joint import refine_batch
 from afd_dse.search.layouts import GroupOptions, group_options
 from afd_dse.search.objective import Objective
-from afd_dse.search.pool import Found, keep
+from afd_dse.search.pool import Found, keep, pareto_rows, ranking
 from afd_dse.search.space import Grid, Space
-from afd_dse.spec.cells import Partition, Phase
+from afd_dse.spec.cells import ATTENTION_CELL, Cell, Partition, Phase, phase_of
 
 # NSGA-II generation: large enough that one evaluation of the whole batch costs little more than that of one candidate.
 POPULATION = 200
 DEFAULT_TRIALS = 4000
+# How many of the best, and of the front, of a smaller space a study begins with.
+STARTS = 50
+_CUT = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant")
 # Near-miss violations are compared on this scale; a worse one says nothing more.
 WORST_VIOLATION = 1e6
 
@@ -45,6 +49,27 @@ def _sides(scenario: Scenario, space: Space, partition: Partition) -> _Sides:
         grid = space.split if partition.splits(phase) else space.whole
         parts.append((group_options(scenario, partition, (phase,), grid), grid))
     return _Sides(tuple(parts))
+
+
+def _cuts(table: dict[str, IntArray]) -> dict[tuple[int, ...], int]:
+    """Position of every cut in a group's table."""
+    rows = np.stack([table[name] for name in _CUT], axis=1)
+    return {tuple(int(value) for value in row): number for number, row in enumerate(rows)}
+
+
+def _cut_of(candidate: Mapping[str, Any], group: tuple[Cell, ...]) -> tuple[int, ...]:
+    """How a candidate cuts the group of these cells."""
+    cut = {"tp": 1, "dp": 1, "cp": 1, "pp": 1, "moe_tp": 1, "ep": 1, "redundant": 0}
+    for cell in group:
+        phase, attention = PHASES[phase_of(cell)], cell in ATTENTION_CELL
+        for name in ("tp", "dp", "cp", "pp") if attention else ("moe_tp", "ep", "redundant"):
+            cut[name] = int(candidate[f"{phase}_{name}"])
+        cut["pool"] = int(candidate[f"{phase}_{'attention' if attention else 'ffn'}_pool"])
+    return tuple(cut[name] for name in _CUT)
+
+
+def _position(values: Iterable[Any], wanted: Any) -> int | None:
+    return next((number for number, value in enumerate(values) if value == wanted), None)
 
 
 class SampledSpace:
@@ -72,6 +97,33 @@ class SampledSpace:
     def empty(self) -> bool:
         """Whether some group has no legal cut."""
         return min(self.ranges.values()) == 0
+
+    def encode(self, candidates: Candidates) -> list[dict[str, int]]:
+        """Parameters of the candidates that this space holds, loads rounded to the nearest; others are left out."""
+        tables = [
+            (f"group_{number}_{index}", group, _cuts(table))
+            for number, (options, _) in enumerate(self._sides.parts)
+            for index, (group, table) in enumerate(zip(options.groups, options.tables, strict=True))
+        ]
+        found = []
+        for row in range(len(candidates)):
+            one = {name: column[row] for name, column in candidates.columns.items()}
+            params: dict[str, int | None] = {
+                name: cuts.get(_cut_of(one, group)) for name, group, cuts in tables
+            }
+            params["batch"] = int(np.abs(np.log(self._batch / one["batch_size"])).argmin())
+            params["chunk"] = _position(self._chunks, one["chunk_tokens"])
+            params["policy"] = _position(self._policies, POLICIES[int(one["policy"])])
+            for number, (options, grid) in enumerate(self._sides.parts):
+                phase = ("prefill", "decode")[options.phases[0]]
+                params[f"micro_batches_{number}"] = _position(
+                    grid.micro_batches, one[f"{phase}_micro_batches"]
+                )
+                params[f"replicas_{number}"] = int(one[f"{phase}_replicas"]) - 1
+            known = {name: value for name, value in params.items() if value is not None}
+            if len(known) == len(params):
+                found.append(known)
+        return found
 
     def decode(self, params: list[dict[str, int]]) -> Candidates:
         """Candidates of the parameter sets. Replicas wrap around the number that fits the cluster."""
@@ -116,11 +168,13 @@ def search_sampled(
     trials: int | None,
     journal: str | None,
     progress: Callable[[int], None],
+    start: Found | None = None,
 ) -> tuple[Found | None, int]:
     """Sample a partition with NSGA-II on tokens/s/GPU and tokens/s/user under all constraints.
 
     Equal candidates are evaluated once. With ``journal`` (a file) an interrupted study is continued; ``trials`` counts
-    what the journal already holds. Returns what is worth keeping and the number of distinct candidates evaluated.
+    what the journal already holds. A new study begins with the best and the front of ``start``. Returns what is worth
+    keeping and the number of distinct candidates evaluated.
     """
     sampled = SampledSpace(scenario, space, partition)
     if sampled.empty:
@@ -149,6 +203,10 @@ def search_sampled(
                 violations.append(np.clip(-found.evaluation.slack[offset], -WORST_VIOLATION, WORST_VIOLATION))
         return [memo[key] for key in keys]
 
+    if start is not None and not known:
+        rows = np.concatenate([ranking(scenario, objective, start)[:STARTS], pareto_rows(start)[:STARTS]])
+        for first in sampled.encode(start.candidates.take(np.unique(rows))):
+            study.enqueue_trial(first, skip_if_exists=True)
     if known:
         evaluate_new([dict(trial.params) for trial in known])
     left = (DEFAULT_TRIALS if trials is None else trials) - len(known)

@@ -76,7 +76,8 @@ class Space(BaseModel):
 
     ``whole`` holds for units of one group, ``split`` for units whose attention and FFN are in different groups,
     ``shared`` for several groups of which some serve both phases.
-    ``exhaustive_rows`` is the largest number of candidates of one mode that is enumerated; beyond it Optuna searches.
+    ``exhaustive_rows`` is the largest number of candidates of one mode that is enumerated; beyond it Optuna searches,
+    from what the smaller space ``start`` (a name or path) holds, so that more freedom never makes the answer worse.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -86,6 +87,7 @@ class Space(BaseModel):
     split: Grid
     shared: Grid
     exhaustive_rows: Positive
+    start: str | None = None
 
 
 def load_space(reference: str | Path) -> Space:

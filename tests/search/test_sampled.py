@@ -11,6 +11,7 @@ from afd_dse.search import sampled
 from afd_dse.search.pool import Found, pareto_rows, scores
 from afd_dse.search.run import search
 from afd_dse.search.sampled import SampledSpace, search_sampled
+from afd_dse.search.space import load_space
 from afd_dse.spec.cells import PARTITIONS, Partition, parse_partition
 from tests.strategies import build, scenario, space
 
@@ -133,3 +134,34 @@ def test_two_pools_are_sampled_within_their_budgets() -> None:
     feasible = found.evaluation.feasible
     assert feasible.any()
     assert (found.evaluation.gpus_by_pool[feasible] <= case.pool_counts).all()
+
+
+def test_a_study_that_starts_from_a_smaller_space_is_never_worse_than_it() -> None:
+    case = CASE
+    where = load_space("quick").model_copy(update={"start": "quick"})
+    partition = parse_partition("PA | DA | PF DF")
+    smaller = search(case, load_space("quick"), [("mode", partition)], "throughput_per_gpu").modes[0]
+    for trials in (1, 200):
+        found = search(
+            case, where, [("mode", partition)], "throughput_per_gpu", method="optuna", trials=trials
+        ).modes[0]
+        assert found.method == "optuna"
+        scores = [
+            float(one.found.evaluation.metrics["tokens_per_s_per_gpu"][one.ranking[0]])
+            for one in (smaller, found)
+            if one.found is not None
+        ]
+        assert scores[1] >= scores[0] > 0
+
+
+def test_what_a_study_starts_from_is_found_again_among_its_candidates() -> None:
+    case = CASE
+    for partition in (parse_partition("PA | DA | PF DF"), parse_partition("PA PF | DA | DF")):
+        sampled = SampledSpace(case, load_space("quick"), partition)
+        rng = np.random.default_rng(0)
+        params = [{name: int(rng.integers(size)) for name, size in sampled.ranges.items()} for _ in range(20)]
+        candidates = sampled.decode(params)
+        again = sampled.decode(sampled.encode(candidates))
+        assert len(again) == len(candidates)
+        for name, column in candidates.columns.items():
+            assert np.array_equal(again.columns[name], column), name
