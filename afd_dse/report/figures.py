@@ -1,5 +1,6 @@
 """Charts, each in two steps: what is to be shown, taken from a result's document; and the plotly figure of it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -122,17 +123,25 @@ def front_figure(info: FrontInfo) -> go.Figure:
         hoverinfo="skip",
     )
     if info.least_tokens_per_s_per_user is not None:
-        figure.add_vline(
-            x=info.least_tokens_per_s_per_user,
-            line={"dash": "dash", "color": "#666666"},
-            annotation_text="TPOT limit",
-            annotation_position="top left",
+        limit = info.least_tokens_per_s_per_user
+        figure.add_vline(x=limit, line={"dash": "dash", "color": "#666666"})
+        # NOTE: on a logarithmic axis plotly wants the logarithm for a text, but not for a line.
+        figure.add_annotation(
+            x=math.log10(limit),
+            y=1.0,
+            yref="paper",
+            text="TPOT limit",
+            xanchor="right",
+            yanchor="top",
+            showarrow=False,
         )
-    figure.update_xaxes(title="tokens/s per user (1000 / TPOT)", type="log")
+    figure.update_xaxes(title="tokens/s per user (1000 / TPOT)", type="log", tickvals=_SPEEDS)
     figure.update_yaxes(title="tokens/s per GPU", rangemode="tozero")
     return _styled(figure, 460)
 
 
+# Round speeds to mark on a logarithmic axis.
+_SPEEDS = [digit * 10**power for power in range(-1, 4) for digit in (1, 2, 5)]
 _UNITS = {
     "throughput_per_gpu": ("tokens_per_s_per_gpu", "tokens/s per GPU", True),
     "total_throughput": ("tokens_per_s", "tokens/s", True),
@@ -221,7 +230,8 @@ def _styled(figure: go.Figure, height: int) -> go.Figure:
         height=height,
         margin=_MARGIN,
         font={"family": "system-ui, sans-serif", "size": 13},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "left", "x": 0.0},
+        # Below the plot: above it the legend would lie under plotly's own buttons.
+        legend={"orientation": "h", "yanchor": "top", "y": -0.18, "xanchor": "left", "x": 0.0},
     )
     figure.update_yaxes(automargin=True)
     return figure
