@@ -175,18 +175,11 @@ def _groups(document: Mapping[str, Any]) -> Markup:
     rows = []
     for group in best["groups"]:
         memory = group["memory_gib"]
-        parts = _join(
-            _html(
-                "<span style='width:{}%;background:{}'></span>",
-                f"{100 * memory[key] / memory['budget']:.2f}",
-                colour,
-            )
-            for key, _, colour in _MEMORY
-        )
+        bar = _bar((memory[key] / memory["budget"], colour) for key, _, colour in _MEMORY)
         terms = ", ".join(f"{word} {memory[key]:.1f}" for key, word, _ in _MEMORY)
         cell = _html(
             "{}{} of {} GiB <span class=dim>({})</span>",
-            parts,
+            bar,
             f"{memory['total']:.1f}",
             f"{memory['budget']:.1f}",
             terms,

@@ -1,7 +1,6 @@
 """One candidate with its evaluation as a document: what is printed, stored, and can be fed back to ``estimate``."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from afd_dse.cost.columns import POLICIES
@@ -160,20 +159,3 @@ def _group(scenario: Scenario, found: Found, row: int, number: int, group: Group
         "micro_batches": group.micro_batches,
         "memory_gib": memory | {"total": float(terms.sum()) / GIB, "budget": float(budget) / GIB},
     }
-
-
-def deployments(
-    scenario: Scenario, found: Found, rows: Sequence[int], mode: str, objective: Objective
-) -> list[Deployment]:
-    """Documents of several candidates of one mode."""
-    return [deployment_of(scenario, found, int(row), mode, objective) for row in rows]
-
-
-def distinct_layouts(documents: Sequence[Deployment], limit: int) -> list[Deployment]:
-    """The first ``limit`` documents whose labels differ: near-copies of a layout at another load say little."""
-    seen: dict[tuple[str, str], Deployment] = {}
-    for document in documents:
-        seen.setdefault((document["partition"], document["label"]), document)
-        if len(seen) == limit:
-            break
-    return list(seen.values())

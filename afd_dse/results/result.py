@@ -182,6 +182,7 @@ def _mode(
             **numbers,
             "nearest": [],
             "ranking": [],
+            "front": [],
             "best": none,
         }
     names = [mode.name] * len(mode.found)
@@ -219,7 +220,12 @@ def _why_behind(best: Deployment, winner: Deployment | None, objective: Objectiv
         return None
     metric, words, less = _COMPARED[objective]
     ours, theirs = best[metric], winner[metric]
-    behind = ours / theirs - 1.0 if less else 1.0 - ours / theirs
+    if theirs == 0.0:  # GPUs without a price
+        behind = 0.0
+        if ours > 0.0:
+            return f"more {words} than {winner['mode']}, which has none"
+    else:
+        behind = ours / theirs - 1.0 if less else 1.0 - ours / theirs
     if abs(behind) <= 10.0 * TIE_TOLERANCE:
         for name, kind in (("gpus", "on fewer GPUs"), ("ttft_ms", "with a lower TTFT")):
             if winner[name] < best[name]:

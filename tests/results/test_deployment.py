@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
 from afd_dse.cost.scenario import Scenario
-from afd_dse.results.deployment import deployment_of, distinct_layouts
+from afd_dse.results.deployment import deployment_of
 from afd_dse.results.parse import candidates_of
 from afd_dse.results.reasons import binding
 from afd_dse.search.pool import Found
@@ -132,9 +132,3 @@ def test_the_cluster_binds_only_where_the_objective_could_use_more_of_it() -> No
     assert binding(slack) == {"constraint": "TPOT", "slack_percent": 3.0}
     assert binding(slack, "total_throughput") == {"constraint": "gpus", "slack_percent": 0.0}
     assert binding({"gpus": 0.0}) is None
-
-
-def test_layouts_that_differ_in_load_only_are_listed_once() -> None:
-    rows = [{"partition": "p", "label": name, "place": i} for i, name in enumerate("aabac")]
-    assert [row["place"] for row in distinct_layouts(rows, 2)] == [0, 2]
-    assert [row["place"] for row in distinct_layouts(rows, 9)] == [0, 2, 4]
