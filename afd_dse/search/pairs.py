@@ -319,7 +319,7 @@ def probes(
     """Pairs that come near to feasible when none is: extreme units of both sides, one replica each.
 
     For each side the units that are fastest, cheapest in memory, smallest, and strongest; of decode over the whole load
-    grid, since a lower load may relax prefill. Pairs beyond the cluster are returned only when no pair fits it.
+    grid, since a lower load may relax prefill. Pairs beyond the cluster are left out.
     """
     p, d = prefill.units, decode.units
     prefill_rows = _extremes(
@@ -332,8 +332,7 @@ def probes(
     )
     i, j = (a.reshape(-1) for a in np.meshgrid(prefill_rows, decode_rows, indexing="ij"))
     fits = (p.gpus_by_pool[i] + d.gpus_by_pool[j] <= scenario.pool_counts).all(axis=1)
-    if fits.any():
-        i, j = i[fits], j[fits]
+    i, j = i[fits], j[fits]
     ones = np.ones(len(i), dtype=np.int64)
     return _assemble(partition, prefill.candidates.take(i), ones, decode.candidates.take(j), ones)
 

@@ -177,12 +177,25 @@ def _paired(
     found = combine(scenario, partition, prefill, decode, objective)
     considered = pair_count(scenario, prefill, decode)
     evaluated = len(prefill.candidates) + decode.evaluated + (len(found) if found else 0)
+    note = ""
     if found is None or not found.evaluation.feasible.any():
         near = probes(scenario, partition, prefill, decode)
-        misses = keep(scenario, objective, Found(near, evaluate(scenario, near)))
-        found = Found.join([found, misses]) if found else misses
         evaluated += len(near)
-    return _outcome(scenario, objective, name, partition, found, considered, evaluated, "exhaustive", "")
+        if len(near):
+            misses = keep(scenario, objective, Found(near, evaluate(scenario, near)))
+            found = Found.join([found, misses]) if found else misses
+        elif found is None:
+            note = _too_small(scenario, prefill, decode)
+    return _outcome(scenario, objective, name, partition, found, considered, evaluated, "exhaustive", note)
+
+
+def _too_small(scenario: Scenario, prefill: PrefillSide, decode: DecodeSide) -> str:
+    """Why no prefill and decode unit fit the cluster together."""
+    least = sum(side.units.gpus_by_pool.sum(axis=1).min() for side in (prefill, decode))
+    total = scenario.pool_counts.sum()
+    if least > total:
+        return f"needs at least {least:.0f} GPUs, the cluster has {total}"
+    return "no prefill and decode unit fit the pools together"
 
 
 def pair_count(scenario: Scenario, prefill: PrefillSide, decode: DecodeSide) -> int:
@@ -252,9 +265,8 @@ def _outcome(
 ) -> ModeOutcome:
     if found is None or not len(found):
         none = np.zeros(0, dtype=np.int64)
-        return ModeOutcome(
-            name, partition, None, none, considered, evaluated, method, "no layout fits the cluster"
-        )
+        why = note or "no layout fits the cluster"
+        return ModeOutcome(name, partition, None, none, considered, evaluated, method, why)
     ranked = ranking(scenario, objective, found)
     return ModeOutcome(name, partition, found, ranked, considered, evaluated, method, note)
 

@@ -1,9 +1,11 @@
 """Optuna where enumeration ends: NSGA-II over the same spaces, asked and told in batches for one evaluation each."""
 
 import hashlib
+import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -230,6 +232,26 @@ def _suggest(trial: Trial, ranges: dict[str, int]) -> dict[str, int]:
     return {name: trial.suggest_int(name, 0, size - 1) for name, size in ranges.items()}
 
 
+def _refuse_foreign(journal: str) -> None:
+    """Raise :class:`InputError` for a file that holds something other than a journal: opening it would append to it."""
+    path = Path(journal)
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = file.readline()
+        ours = not first or "op_code" in json.loads(first)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(
+            Problem("search.journal", journal, f"cannot be used: {error}", "give a writable file")
+        ) from error
+    except (ValueError, TypeError):
+        ours = False
+    if not ours:
+        remedy = "give a new file, or the journal of an earlier search"
+        raise InputError(Problem("search.journal", journal, "this file is not a journal", remedy))
+
+
 def _study(
     scenario: Scenario, space: Space, partition: Partition, seed: int, journal: str | None
 ) -> tuple[optuna.Study, list[FrozenTrial]]:
@@ -241,6 +263,7 @@ def _study(
     digest = hashlib.sha256(repr((scenario, space, seed)).encode()).hexdigest()[:16]
     storage = None
     if journal is not None:
+        _refuse_foreign(journal)
         try:
             storage = JournalStorage(JournalFileBackend(journal))
         except OSError as error:

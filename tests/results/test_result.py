@@ -5,9 +5,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import afd_dse
 from afd_dse import Result, estimate, load_job
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.errors import InputError
+from afd_dse.report.html import page
 from afd_dse.results import files
 from afd_dse.results.files import check_folder, write_result
 from afd_dse.results.result import build_result, read_result
@@ -204,3 +206,35 @@ def test_an_answer_is_plain_json() -> None:
     result = answer("IMPOSSIBLE")
     assert isinstance(result, Result)
     assert json.loads(result.to_json()) == result.document
+
+
+def test_one_gpu_is_answered_and_no_row_is_over_it(tmp_path: Path) -> None:
+    result = afd_dse.optimize(
+        {
+            "model": "Llama-3.1-8B",
+            "cluster": {"pools": [{"name": "one", "accelerator": "h100_sxm", "count": 1}]},
+            "workload": {"input_tokens": 512, "output_tokens": 128},
+            "slo": {"tpot_ms": 50},
+            "search": {"space": "quick", "modes": ["colocated", "pd", "afd"]},
+        }
+    )
+    assert result.best_per_mode["pd"]["reason"] == "needs at least 2 GPUs, the cluster has 1"
+    assert all(row.get("gpus", 0) <= 1 for row in result.best_per_mode.values())
+    write_result(result, tmp_path / "out", page(result.document))
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_modes_are_compared_when_gpus_cost_nothing() -> None:
+    result = afd_dse.optimize(
+        {
+            "model": "Llama-3.1-8B",
+            "cluster": {
+                "pools": [{"name": "free", "accelerator": "h100_sxm", "count": 4, "usd_per_gpu_hour": 0}]
+            },
+            "workload": {"input_tokens": 512, "output_tokens": 128},
+            "slo": {"tpot_ms": 50},
+            "search": {"space": "quick", "modes": ["colocated", "pd"], "objective": "usd_per_mtok"},
+        }
+    )
+    assert result.best is not None
+    assert result.best["usd_per_mtok"] == 0

@@ -165,3 +165,12 @@ def test_what_a_study_starts_from_is_found_again_among_its_candidates() -> None:
         assert len(again) == len(candidates)
         for name, column in candidates.columns.items():
             assert np.array_equal(again.columns[name], column), name
+
+
+@pytest.mark.parametrize("content", ["my notes\n", "x", "[1, 2]\n", '{"a": 1}\n', "3\n"])
+def test_a_file_that_is_no_journal_is_refused_and_left_as_it_was(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=r"search\.journal: this file is not a journal"):
+        search(CASE, SMALL, [("pd", PD)], "throughput_per_gpu", method="optuna", trials=4, journal=str(path))
+    assert path.read_text(encoding="utf-8") == content
