@@ -18,19 +18,31 @@ from afd_dse.spec.accelerator import Accelerator
 class FrameworkProfile:
     """How a serving framework behaves around the kernels; catalogue data (operator_db/catalogue/frameworks.yaml).
 
-    ``step_overhead_s`` host time of a step that no kernel hides, ``step_overhead_per_sequence_s`` its growth with the
-    sequences of a rank; ``context_bytes`` CUDA context, workspace and runtime per GPU; ``collective_bytes`` buffers of
+    ``prefill_first`` if waiting prompts run in steps of their own before decode goes on (else they share its steps);
+    ``context_bytes`` CUDA context, workspace and runtime per GPU; ``collective_bytes`` buffers of
     NCCL and friends on a GPU that communicates; ``usable_fraction`` share of HBM that the framework may fill;
     ``launches`` partitions (canonical text) that a release can run, with what it takes.
     """
 
     name: str
-    step_overhead_s: float
-    step_overhead_per_sequence_s: float
+    prefill_first: bool
     context_bytes: float
     collective_bytes: float
     usable_fraction: float
     launches: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOverheads:
+    """What an engine takes beyond its kernels, seconds; :class:`afd_dse.spec.calibration.Overheads` says of what."""
+
+    layer_s: float = 0.0
+    linear_layer_s: float = 0.0
+    step_s: float = 0.0
+    sequence_s: float = 0.0
+    request_s: float = 0.0
+    admission_steps: float = 0.0
+    prompts_ahead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,7 @@ class Pool:
     usd_per_gpu_hour: float
     power_w: float
     usable_fraction: float
+    overheads: EngineOverheads = EngineOverheads()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +115,10 @@ class Scenario:
     def tiers(self) -> Tiers:
         """Network tiers of the pools as columns."""
         return Tiers.of([pool.accelerator for pool in self.pools])
+
+    def overhead(self, name: str) -> FloatArray:
+        """One of the :class:`EngineOverheads` by pool [pools]."""
+        return np.array([getattr(pool.overheads, name) for pool in self.pools], dtype=np.float64)
 
     @cached_property
     def layer_counts(self) -> FloatArray:
