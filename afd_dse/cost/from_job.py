@@ -24,7 +24,11 @@ def _profiles() -> dict[str, FrameworkProfile]:
             name: FrameworkProfile(
                 name,
                 launches=dict(entry["launches"]),
-                **{key: float(value) for key, value in entry.items() if key not in ("source", "launches")},
+                **{
+                    key: value if isinstance(value, bool) else float(value)
+                    for key, value in entry.items()
+                    if key not in ("source", "launches")
+                },
             )
             for name, entry in entries.items()
         }
@@ -52,7 +56,10 @@ def scenario_from_job(job: Job) -> Scenario:
             count=pool.count,
             usd_per_gpu_hour=pool.resolved.usd_per_gpu_hour,
             power_w=pool.resolved.power_w,
+            # A share that the job sets replaces the framework's own rule.
             usable_fraction=pool.usable_memory_fraction or profile.usable_fraction,
+            static_fraction=1.0 if pool.usable_memory_fraction else profile.static_fraction,
+            free_fraction=1.0 if pool.usable_memory_fraction else profile.free_fraction,
         )
         for pool in job.cluster.pools
     )
