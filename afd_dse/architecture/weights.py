@@ -70,11 +70,11 @@ def attention_weight_bytes(
     return _bytes(matrices, quantization, tp)
 
 
-def absorbed_weight_bytes(kind: LayerKind, tp: npt.ArrayLike) -> FloatArray:
-    """Second copy of MLA's ``kv_b`` of one layer on one GPU, bytes; 0 without MLA.
+def absorbed_weight_bytes(kind: LayerKind, tp: npt.ArrayLike, element_bytes: float) -> FloatArray:
+    """Second copy of MLA's ``kv_b`` of one layer on one GPU, in elements of ``element_bytes``, bytes; 0 without MLA.
 
-    Decoding in the latent space multiplies by ``kv_b`` split into W_UK and W_UV, which the frameworks lay out anew in
-    bfloat16 when they load a model and hold next to ``kv_b``, with which prefill computes (vLLM ``W_UK_T`` and ``W_UV``,
+    Decoding in the latent space multiplies by ``kv_b`` split into W_UK and W_UV, which the frameworks lay out anew when
+    they load a model and hold next to ``kv_b``, with which prefill computes (vLLM ``W_UK_T`` and ``W_UV`` in bfloat16,
     SGLang ``w_kc`` and ``w_vc``, TensorRT-LLM ``k_b_proj_trans``, on Blackwell with dequantised copies of both).
     """
     shards = np.asarray(tp, dtype=np.float64)
@@ -82,7 +82,7 @@ def absorbed_weight_bytes(kind: LayerKind, tp: npt.ArrayLike) -> FloatArray:
         return np.zeros(shards.shape)
     mla = kind.attention
     width = mla.nope_head_dim + mla.v_head_dim
-    return Matrix("absorbed", mla.kv_rank, mla.heads, width).elements(shards) * WEIGHT_BYTES["bfloat16"]
+    return Matrix("absorbed", mla.kv_rank, mla.heads, width).elements(shards) * element_bytes
 
 
 def ffn_weight_bytes(
@@ -130,17 +130,16 @@ def attention_side_bytes(
     tp: npt.ArrayLike,
     *,
     next_token: bool = False,
-    absorbed: bool = False,
+    absorbed_bytes: float = 0.0,
 ) -> FloatArray:
-    """Attention of all layers, routers, embedding and head on one GPU, bytes.
+    """Attention of all layers, routers, embedding and head on one GPU, bytes; MTP modules with ``next_token``.
 
-    MTP modules with ``next_token``; with ``absorbed`` as loaded to decode, not as the checkpoint stores it.
+    As the checkpoint stores it; with ``absorbed_bytes`` an element as loaded to decode (:func:`absorbed_weight_bytes`).
     """
     total = embedding_weight_bytes(model, tp)
     for kind in _kinds(model, next_token):
         total = total + kind.count * attention_weight_bytes(kind, model, quantization, tp)
-        if absorbed:
-            total = total + kind.count * absorbed_weight_bytes(kind, tp)
+        total = total + kind.count * absorbed_weight_bytes(kind, tp, absorbed_bytes)
     if next_token:
         joins = (next_token_projection(model.hidden),) * model.next_token_layers
         total = total + _bytes(joins, quantization, tp)

@@ -65,13 +65,14 @@ def max_concurrent_sequences(
     step_tokens: dict[Phase, FloatArray],
     *,
     sequence_tokens: FloatArray | None = None,
+    static_fraction: FloatArray | None = None,
     free_fraction: FloatArray | None = None,
 ) -> FloatArray:
     """Whole sequences that the KV cache of one attention rank of ``group`` holds at once, [n]; 0 where none fits.
 
     The same memory as :func:`group_memory`, read the other way. ``step_tokens`` tokens of one step per attention rank,
     for which the framework holds buffers back (its token budget); ``sequence_tokens`` own tokens that the cache
-    reserves for a sequence, the workload's input and output if not given; ``free_fraction`` instead of the pool's.
+    reserves for a sequence, the workload's input and output if not given; the fractions instead of the pool's.
     An engine runs with more requests than this, too: those beyond wait. Raises ValueError without attention in ``group``.
     """
     attention = [phase for phase in Phase if ATTENTION_CELL[phase] in group]
@@ -82,11 +83,40 @@ def max_concurrent_sequences(
     own = workload.isl + (workload.osl if Phase.DECODE in attention else 0.0)
     context = np.full(len(cut.tp), own) if sequence_tokens is None else sequence_tokens
     fixed = _fixed_terms(scenario, group, cuts, step_tokens)
-    room = _kv_room(scenario, cut.attention_pool, fixed, free_fraction)
+    room = _kv_room(scenario, cut.attention_pool, fixed, static_fraction, free_fraction)
     none, one = (kv_bytes(scenario, cut, np.full(len(cut.tp), count), context) for count in (0.0, 1.0))
     with np.errstate(divide="ignore"):  # linear attention alone has no limit if its state is empty
         result: FloatArray = np.maximum(np.floor((room - none) / (one - none)), 0.0)
     return result
+
+
+def running_limit(
+    scenario: Scenario,
+    group: tuple[Cell, ...],
+    cuts: dict[Phase, Cut],
+    step_tokens: dict[Phase, FloatArray],
+) -> FloatArray:
+    """Sequences of the workload that one attention rank of ``group`` runs at once, [n]; requests beyond wait.
+
+    Arguments as in :func:`max_concurrent_sequences`. Unlike there, a sequence holds on average what the framework gives
+    it while it grows, and the engine is launched without memory flags as long as it then holds a sequence at all.
+    """
+    profile, workload = scenario.framework, scenario.workload
+    decodes = any(ATTENTION_CELL[Phase.DECODE] == cell for cell in group)
+    held = workload.isl + (workload.osl * profile.held_output_share if decodes else 0.0)
+    tokens = np.max([step_tokens[phase] for phase in Phase], axis=0)
+    pools = cuts[Phase.DECODE if decodes else Phase.PREFILL].attention_pool
+    hbm = np.array([pool.accelerator.hbm_bytes for pool in scenario.pools])[pools]
+    reserve = profile.default_reserve_bytes + profile.default_reserve_bytes_per_token * tokens
+    sequence_tokens = np.full(len(tokens), held)
+    flags = [np.minimum(scenario.fractions("static_fraction")[pools], 1.0 - reserve / hbm), None]
+    plain, tuned = (
+        max_concurrent_sequences(
+            scenario, group, cuts, step_tokens, sequence_tokens=sequence_tokens, static_fraction=static
+        )
+        for static in flags
+    )
+    return np.where(plain >= 1.0, plain, tuned)
 
 
 def _one_group(
@@ -164,6 +194,7 @@ def _kv_room(
     scenario: Scenario,
     pool: IntArray,
     fixed: dict[str, FloatArray],
+    static_fraction: FloatArray | None = None,
     free_fraction: FloatArray | None = None,
 ) -> FloatArray:
     """Memory for the KV cache beside ``fixed``, bytes [n]; negative where not even that fits.
@@ -173,17 +204,23 @@ def _kv_room(
     a share of what a forward pass of the whole token budget leaves free (``free_gpu_memory_fraction``).
     """
     free = scenario.fractions("free_fraction")[pool] if free_fraction is None else free_fraction
+    static = scenario.fractions("static_fraction")[pool] if static_fraction is None else static_fraction
     unloaded = scenario.visible_bytes[pool] - fixed["framework"]
-    static = scenario.fractions("static_fraction")[pool] * unloaded - fixed["weights"]
-    room = np.minimum(_all_room(scenario, pool, fixed), static)
+    room = np.minimum(_all_room(scenario, pool, fixed), static * unloaded - fixed["weights"])
     return np.where(room > 0.0, free * room, room)
 
 
 def attention_weights(scenario: Scenario, cut: Cut) -> FloatArray:
     """Attention, embedding and LM-head weights of one GPU, bytes [n]; draft modules with speculative decoding."""
-    model, q = scenario.model, scenario.quantization
-    drafting = scenario.draft_tokens > 0
-    return weights.attention_side_bytes(model, q, cut.tp, next_token=drafting, absorbed=True)
+    model, q, profile = scenario.model, scenario.quantization, scenario.framework
+    eight_bit = q.gemm in ("fp8", "fp8_block")
+    return weights.attention_side_bytes(
+        model,
+        q,
+        cut.tp,
+        next_token=scenario.draft_tokens > 0,
+        absorbed_bytes=profile.absorbed_bytes if eight_bit else weights.WEIGHT_BYTES["bfloat16"],
+    )
 
 
 def ffn_weights(scenario: Scenario, cut: Cut, phase: Phase, split: bool) -> FloatArray:

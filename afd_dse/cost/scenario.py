@@ -30,8 +30,11 @@ class FrameworkProfile:
     forward pass. What the framework may fill: ``usable_fraction`` of everything, ``static_fraction`` of what context
     and collectives leave with weights and KV cache, ``free_fraction`` of what everything else leaves with the KV cache.
     The KV cache: pages of ``block_tokens``; ``window_share`` of the tokens of a full layer that a windowed layer keeps at
-    least; ``packed_latent`` whether an fp8 cache of DSA has FlashMLA's packed layout. ``launches`` partitions
-    (canonical text) that a release can run, with what it takes.
+    least; ``packed_latent`` whether an fp8 cache of DSA has FlashMLA's packed layout; ``held_output_share`` of a
+    sequence's output for which a running one holds pages on average (1: reserved as a whole). ``absorbed_bytes`` an
+    element of MLA's absorbed weights when the checkpoint stores ``kv_b`` in 8 bits. ``default_reserve_bytes`` and ``default_reserve_bytes_per_token`` what a launch without
+    memory flags keeps from weights and KV cache. ``launches`` partitions (canonical text) that a release can run,
+    with what it takes.
     """
 
     name: str
@@ -46,6 +49,10 @@ class FrameworkProfile:
     block_tokens: float
     window_share: float
     packed_latent: bool
+    held_output_share: float
+    absorbed_bytes: float
+    default_reserve_bytes: float
+    default_reserve_bytes_per_token: float
     launches: Mapping[str, str] = field(default_factory=dict)
 
 
