@@ -197,8 +197,7 @@ def kv_bytes_per_token(
 def kv_tokens(kind: LayerKind, context: npt.ArrayLike, *, window_share: float = 0.0) -> FloatArray:
     """Tokens of a sequence of ``context`` tokens that one layer keeps in its cache.
 
-    A windowed layer needs its window; a framework that gives it at least ``window_share`` of the tokens of a full layer,
-    whatever the window, keeps as many.
+    A windowed layer needs its window; a framework may give it at least ``window_share`` of a full layer's tokens.
     """
     tokens = np.asarray(context, dtype=np.float64)
     match kind.attention:

@@ -21,7 +21,7 @@ APE = "kv_capacity_ape"
 REASON = "reason"
 
 REQUIRED = ("system", "model", "tp", "isl", "osl", MEASURED)
-# Columns that a table may lack, or leave empty in a row, and what is taken then; a callable sees the row's other columns.
+# Columns that a table may lack, or leave empty in a row, and what is taken then: one rank, TensorRT-LLM's token budget.
 _DEFAULTS: Mapping[str, float] = {"dp": 1.0, "ep": 1.0, "pp": 1.0, "max_num_tokens": 8192.0}
 _WHOLE = ("tp", "dp", "ep", "pp", "moe_tp", "isl", "osl", "max_seq_len", "max_num_tokens")
 _KV_DTYPES: Mapping[str, str | None] = {
@@ -41,11 +41,13 @@ def predict_kv_capacity(runs: pd.DataFrame) -> pd.DataFrame:
     """The rows of ``runs`` with what the memory model predicts for each.
 
     ``runs`` has one row an engine: ``system``, ``model``, ``tp``, ``isl``, ``osl`` (tokens) and
-    ``measured_max_concurrent_seqs``; optional are ``backend`` (trtllm), ``dp``, ``ep``, ``moe_tp``, ``pp``, ``kv_dtype``
-    (the checkpoint's), ``max_seq_len`` (isl + osl), ``max_num_tokens`` (8192) and ``free_gpu_memory_fraction`` (the
-    framework's). Added are ``predicted_max_concurrent_seqs``, ``kv_capacity_ape`` (per cent of the measured number) and
-    ``reason``, empty or why a row has no prediction. The index is kept. An engine's maximum is what its KV cache holds
-    of sequences of ``max_seq_len`` tokens over all attention-DP ranks. Raises InputError for a missing column.
+    ``measured_max_concurrent_seqs``; optional are ``backend`` (trtllm), ``dp``, ``ep``, ``pp`` (1), ``moe_tp``
+    (tp · dp / ep), ``kv_dtype`` (the checkpoint's), ``max_seq_len`` (isl + osl), ``max_num_tokens`` (8192) and
+    ``free_gpu_memory_fraction`` (the framework's). An engine's maximum is what its KV cache holds of sequences of
+    ``max_seq_len`` tokens over all attention-DP ranks.
+
+    Added are ``predicted_max_concurrent_seqs``, ``kv_capacity_ape`` (per cent of the measured number) and ``reason``,
+    empty or why a row has no prediction. Raises InputError for a missing column.
     """
     missing = [name for name in REQUIRED if name not in runs.columns]
     if missing:
@@ -56,9 +58,9 @@ def predict_kv_capacity(runs: pd.DataFrame) -> pd.DataFrame:
     reasons = _unusable(rows)
     predicted = pd.Series(np.nan, index=rows.index)
     usable = rows[reasons == ""]
-    for key, engines in usable.groupby(["system", "model", "backend", "kv_dtype"], sort=False):
+    for _, engines in usable.groupby(["system", "model", "backend", "kv_dtype"], sort=False):
         try:
-            predicted[engines.index] = _capacity(_scenario(*key), engines)
+            predicted[engines.index] = _capacity(_scenario(engines.iloc[0]), engines)
         except InputError as error:
             reasons[engines.index] = "; ".join(str(problem) for problem in error.problems)
     measured = rows[MEASURED]
@@ -135,15 +137,15 @@ def _unusable(rows: pd.DataFrame) -> pd.Series:
     return reasons
 
 
-def _scenario(system: str, model: str, backend: str, kv_dtype: str) -> Scenario:
-    kv_cache = _KV_DTYPES[kv_dtype]
+def _scenario(engine: pd.Series) -> Scenario:
+    kv_cache = _KV_DTYPES[engine["kv_dtype"]]
     return scenario_from_job(
         load_job(
             {
-                "model": model,
-                "framework": backend,
+                "model": engine["model"],
+                "framework": engine["backend"],
                 "quantization": {} if kv_cache is None else {"kv_cache": kv_cache},
-                "cluster": {"pools": [{"name": "main", "accelerator": system, "count": 1}]},
+                "cluster": {"pools": [{"name": "main", "accelerator": engine["system"], "count": 1}]},
                 "workload": {"input_tokens": 1, "output_tokens": 1},
             }
         )

@@ -25,10 +25,11 @@ def _profiles() -> dict[str, FrameworkProfile]:
                 name,
                 launches=dict(entry["launches"]),
                 **{
-                    key: value if isinstance(value, bool) else float(value)
+                    key: float(value)
                     for key, value in entry.items()
-                    if key not in ("source", "launches")
+                    if key not in ("source", "launches", "packed_latent")
                 },
+                packed_latent=bool(entry["packed_latent"]),
             )
             for name, entry in entries.items()
         }

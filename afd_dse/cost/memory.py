@@ -73,7 +73,7 @@ def max_concurrent_sequences(
     The same memory as :func:`group_memory`, read the other way. ``step_tokens`` tokens of one step per attention rank,
     for which the framework holds buffers back (its token budget); ``sequence_tokens`` own tokens that the cache
     reserves for a sequence, the workload's input and output if not given; the fractions instead of the pool's.
-    An engine runs with more requests than this, too: those beyond wait. Raises ValueError without attention in ``group``.
+    An engine runs with more requests than this, too: those beyond wait. ValueError for a group without attention.
     """
     attention = [phase for phase in Phase if ATTENTION_CELL[phase] in group]
     if not attention:
@@ -85,8 +85,7 @@ def max_concurrent_sequences(
     fixed = _fixed_terms(scenario, group, cuts, step_tokens)
     room = _kv_room(scenario, cut.attention_pool, fixed, static_fraction, free_fraction)
     none, one = (kv_bytes(scenario, cut, np.full(len(cut.tp), count), context) for count in (0.0, 1.0))
-    with np.errstate(divide="ignore"):  # linear attention alone has no limit if its state is empty
-        result: FloatArray = np.maximum(np.floor((room - none) / (one - none)), 0.0)
+    result: FloatArray = np.maximum(np.floor((room - none) / (one - none)), 0.0)
     return result
 
 
@@ -95,20 +94,26 @@ def running_limit(
     group: tuple[Cell, ...],
     cuts: dict[Phase, Cut],
     step_tokens: dict[Phase, FloatArray],
+    *,
+    input_tokens: FloatArray | None = None,
+    output_tokens: FloatArray | None = None,
 ) -> FloatArray:
-    """Sequences of the workload that one attention rank of ``group`` runs at once, [n]; requests beyond wait.
+    """Sequences that one attention rank of ``group`` runs at once in steady state, [n]; requests beyond them wait.
 
-    Arguments as in :func:`max_concurrent_sequences`. Unlike there, a sequence holds on average what the framework gives
-    it while it grows, and the engine is launched without memory flags as long as it then holds a sequence at all.
+    As :func:`max_concurrent_sequences`, but a sequence holds what the framework gives it on average while it grows,
+    and the engine is launched without memory flags if it then holds a sequence at all. ``input_tokens`` and
+    ``output_tokens`` of a sequence instead of the workload's.
     """
     profile, workload = scenario.framework, scenario.workload
-    decodes = any(ATTENTION_CELL[Phase.DECODE] == cell for cell in group)
-    held = workload.isl + (workload.osl * profile.held_output_share if decodes else 0.0)
+    decodes = ATTENTION_CELL[Phase.DECODE] in group
+    isl = workload.isl if input_tokens is None else input_tokens
+    osl = workload.osl if output_tokens is None else output_tokens
+    held = isl + osl * (profile.held_output_share if decodes else 0.0)
     tokens = np.max([step_tokens[phase] for phase in Phase], axis=0)
     pools = cuts[Phase.DECODE if decodes else Phase.PREFILL].attention_pool
     hbm = np.array([pool.accelerator.hbm_bytes for pool in scenario.pools])[pools]
     reserve = profile.default_reserve_bytes + profile.default_reserve_bytes_per_token * tokens
-    sequence_tokens = np.full(len(tokens), held)
+    sequence_tokens = np.broadcast_to(held, tokens.shape)
     flags = [np.minimum(scenario.fractions("static_fraction")[pools], 1.0 - reserve / hbm), None]
     plain, tuned = (
         max_concurrent_sequences(
@@ -306,8 +311,8 @@ def _ffn_activations(scenario: Scenario, cut: Cut, tokens: FloatArray, split: bo
 
     A dense layer holds gate, up and their product. Of a MoE layer the GPU holds every routed copy of a token that may
     come to it: input (fp8), output (bfloat16) and the three activations of its share of the expert's width. Frameworks
-    size these buffers for all ``topk`` copies of a rank's tokens, wherever the experts are; the experts of several ranks
-    get their share of the copies of all.
+    size these buffers for all ``topk`` copies of a rank's tokens, wherever the experts are; experts that serve several
+    ranks get their share of the copies of all.
     """
     model = scenario.model
     unit_tokens = tokens * cut.dp

@@ -13,9 +13,9 @@ from afd_dse.operators.database import OperatorDatabase
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.spec.accelerator import Accelerator
 
-# What the driver keeps of the memory that it reports: page tables and ECC grow with the memory. PyTorch reports a total
-# of 79.2, 139.8, 178.35, 184.3, 267.7 and 276.5 GiB on H100, H200, B200, GB200, B300 and GB300, nvidia-smi 79.65, 140.4,
-# 179.06, 185.03, 268.59 and 277.55: a line through the differences, off by 0.07 GiB at most.
+# What the driver keeps of the memory that it reports; page tables and ECC grow with it. PyTorch's out-of-memory errors
+# tell totals of 79.19, 139.81, 178.35, 184.31, 267.69 and 276.50 GiB on H100, H200, B200, GB200, B300 and GB300,
+# nvidia-smi 79.65, 140.40, 179.06, 185.03, 268.59 and 277.55: a line through the differences, off by 0.07 at most.
 DRIVER_BYTES = 0.24 * 2**30
 DRIVER_SHARE = 0.0027
 
@@ -27,14 +27,17 @@ class FrameworkProfile:
     ``step_overhead_s`` host time of a step that no kernel hides, ``step_overhead_per_sequence_s`` its growth with the
     sequences of a rank. Memory of a GPU: ``context_bytes`` CUDA context, workspace and runtime; ``collective_bytes``
     buffers of NCCL and friends on a GPU that communicates; ``hidden_buffers`` hidden-wide buffers alive at once in a
-    forward pass. What the framework may fill: ``usable_fraction`` of everything, ``static_fraction`` of what context
-    and collectives leave with weights and KV cache, ``free_fraction`` of what everything else leaves with the KV cache.
-    The KV cache: pages of ``block_tokens``; ``window_share`` of the tokens of a full layer that a windowed layer keeps at
+    forward pass; ``absorbed_bytes`` an element of MLA's absorbed weights where the checkpoint has ``kv_b`` in 8 bits.
+
+    What the framework may fill: ``usable_fraction`` of everything, ``static_fraction`` of what context and collectives
+    leave with weights and KV cache, ``free_fraction`` of what everything else leaves with the KV cache. Launched
+    without memory flags it keeps ``default_reserve_bytes`` and ``default_reserve_bytes_per_token`` of a step from
+    weights and cache.
+
+    The KV cache: pages of ``block_tokens``; ``window_share`` of a full layer's tokens that a windowed layer keeps at
     least; ``packed_latent`` whether an fp8 cache of DSA has FlashMLA's packed layout; ``held_output_share`` of a
-    sequence's output for which a running one holds pages on average (1: reserved as a whole). ``absorbed_bytes`` an
-    element of MLA's absorbed weights when the checkpoint stores ``kv_b`` in 8 bits. ``default_reserve_bytes`` and ``default_reserve_bytes_per_token`` what a launch without
-    memory flags keeps from weights and KV cache. ``launches`` partitions (canonical text) that a release can run,
-    with what it takes.
+    sequence's output for which a running one holds pages on average (1: reserved as a whole). ``launches`` partitions
+    (canonical text) that a release can run, with what it takes.
     """
 
     name: str
