@@ -16,8 +16,13 @@ from afd_dse.calibration.kv_capacity import (
     kv_capacity_summary,
     predict_kv_capacity,
 )
+from afd_dse.cost.memory import running_limit
+from afd_dse.cost.phase import Cut
 from afd_dse.errors import InputError
+from afd_dse.spec.cells import Cell, Phase
+from tests.strategies import build
 
+COLOCATED = (Cell.PA, Cell.PF, Cell.DA, Cell.DF)
 QWEN, LLAMA = "Qwen/Qwen3-32B-FP8", "meta-llama/Meta-Llama-3.1-8B"
 # Maxima that TensorRT-LLM engines reported: system, model, tp, isl, osl, free fraction, maximum, token budget. The
 # maximum sequence length is isl + osl + 1000, the cache bfloat16.
@@ -142,3 +147,45 @@ def test_all_measured_maxima_are_within_the_target() -> None:
     assert summary["kv_capacity_predicted"] == len(table)
     assert summary["kv_capacity_mape"] <= 1.0
     assert summary["kv_capacity_median_ape"] <= 0.5
+
+
+@pytest.mark.skipif("AFD_DSE_VALIDATION" not in os.environ, reason="needs a folder of measured runs")
+def test_no_measured_run_is_called_impossible_for_its_memory() -> None:
+    """Engines queue what their cache does not hold: a run proves that weights and at least one sequence fit."""
+    runs = pd.read_csv(Path(os.environ["AFD_DSE_VALIDATION"]) / "measured_dev.csv", keep_default_na=False)
+    # NVFP4 in a row of gpt-oss on Hopper is a slip: its checkpoint is MXFP4 everywhere.
+    slip = runs["model"].str.contains("gpt-oss") & runs["accelerator"].str.startswith("h")
+    runs.loc[slip, ["gemm_dtype", "moe_dtype"]] = ""
+    refused: list[str] = []
+    by = ["framework", "model", "accelerator", "gemm_dtype", "moe_dtype", "mode"]
+    for _, same in runs.groupby(by, sort=False):
+        row = same.iloc[0]
+        types = {"gemm": row["gemm_dtype"], "moe": row["moe_dtype"]}
+        case = build(
+            row["model"],
+            [{"name": "main", "accelerator": row["accelerator"], "count": 8}],
+            framework=row["framework"],
+            quantization={role: dtype for role, dtype in types.items() if dtype},
+        )
+        sides = [("", COLOCATED, 8192.0)]
+        if row["mode"] == "disagg":
+            sides = [("prefill_", COLOCATED[:2], 8192.0), ("decode_", COLOCATED[2:], 0.0)]
+        for prefix, group, tokens in sides:
+            cut = _cut(same, prefix, case.moe is not None)
+            held = running_limit(
+                case,
+                group,
+                dict.fromkeys(Phase, cut),
+                {Phase.PREFILL: np.full(len(same), tokens), Phase.DECODE: np.zeros(len(same))},
+                input_tokens=same["isl"].to_numpy(dtype=float),
+                output_tokens=same["osl"].to_numpy(dtype=float),
+            )
+            refused += same["id"][held < 1.0].tolist()
+    assert refused == []
+
+
+def _cut(runs: pd.DataFrame, prefix: str, moe: bool) -> Cut:
+    tp, dp, ep = (runs[f"{prefix}{name}"].astype(int).to_numpy() for name in ("tp", "dp", "ep"))
+    one, none = np.ones_like(tp), np.zeros_like(tp)
+    width, experts = (tp * dp // ep, ep) if moe else (tp, dp)
+    return Cut(none, none, tp, dp, one, one, width, experts, none, one, one)
