@@ -328,8 +328,8 @@ def test_sglang_holds_the_tokens_that_it_logged_for_qwen3_235b() -> None:
 
 
 # Measured runs whose requests queued for 10 s and more: output tokens/s × TPOT is what ran at once. From SemiAnalysis
-# InferenceX (October 2025 to April 2026), the last one from NVIDIA's runs for aiconfigurator, all as aiconfigurator-core
-# publishes them. The fp8 and fp4 checkpoints on B200 keep an fp8 cache. Framework, model, accelerator, GPUs, data types,
+# InferenceX (October 2025 to April 2026), the last one from NVIDIA's runs for aiconfigurator, as aiconfigurator-core
+# publishes them. The fp8 and fp4 checkpoints on B200 keep an fp8 cache. Framework, model, accelerator, GPUs, types,
 # isl, osl, sequences that ran.
 FP8 = {"gemm": "fp8", "kv_cache": "fp8"}
 FP4 = {"gemm": "nvfp4", "kv_cache": "fp8"}
