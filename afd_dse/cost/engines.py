@@ -24,8 +24,8 @@ ALWAYS_BUSY = 1e12
 class Prefill:
     """Prefill of a deployment's unit, columns [n].
 
-    ``service_s`` of a request's prefill, with what a request takes outside the steps; ``servers`` requests in service at once per
-    unit, ``capacity`` requests/s per unit; ``gate_s`` mean wait for the running step; ``sequences`` in flight per rank.
+    ``service_s`` of a request, with what it takes outside the steps; ``servers`` requests in service at once per unit,
+    ``capacity`` requests/s per unit; ``gate_s`` mean wait for the running step; ``sequences`` in flight per rank.
     """
 
     service_s: FloatArray

@@ -14,7 +14,7 @@ from afd_dse.spec.calibration import Calibration, load_calibration
 from afd_dse.spec.job import Job
 
 INFINITE = float("inf")
-_NOT_NUMBERS = ("source", "launches", "prefill_first")
+_NOT_NUMBERS = ("source", "launches", "prefill_first", "packed_latent")
 
 
 @lru_cache(maxsize=1)
@@ -28,6 +28,7 @@ def _profiles() -> dict[str, FrameworkProfile]:
                 prefill_first=bool(entry["prefill_first"]),
                 launches=dict(entry["launches"]),
                 **{key: float(value) for key, value in entry.items() if key not in _NOT_NUMBERS},
+                packed_latent=bool(entry["packed_latent"]),
             )
             for name, entry in entries.items()
         }
@@ -70,8 +71,11 @@ def scenario_from_job(job: Job) -> Scenario:
             count=pool.count,
             usd_per_gpu_hour=pool.resolved.usd_per_gpu_hour,
             power_w=pool.resolved.power_w,
+            # A share that the job sets replaces the framework's own rule.
             usable_fraction=pool.usable_memory_fraction or profile.usable_fraction,
             overheads=engine_overheads(calibration, job.framework, pool.resolved.generation),
+            static_fraction=1.0 if pool.usable_memory_fraction else profile.static_fraction,
+            free_fraction=1.0 if pool.usable_memory_fraction else profile.free_fraction,
         )
         for pool in job.cluster.pools
     )
