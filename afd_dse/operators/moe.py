@@ -92,13 +92,21 @@ def clean_rows(frame: pd.DataFrame, rates: Accelerator, dtype: str) -> pd.DataFr
 
 def _uneven(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Rows of `balanced` series whose tokens cannot have fallen evenly on the ranks."""
-    top = rows[rows["distribution"] == BALANCED]
-    top = top[top["num_tokens"] == top["num_tokens"].max()]
-    shape = pd.MultiIndex.from_frame(top[_SHAPE])
+    balanced = rows[rows["distribution"] == BALANCED]
+    # Kernels were measured up to different token counts: every series is judged at the top of its own kernel.
+    most = balanced.groupby([*_SHAPE, "kernel_source"])["num_tokens"].transform("max")
+    top = balanced[balanced["num_tokens"] == most]
+    same_tokens = pd.MultiIndex.from_frame(top[[*_SHAPE, "num_tokens"]])
     series = pd.MultiIndex.from_frame(top[[*_SHAPE, "kernel_source"]])
     latency, ep = top["latency_ms"].to_numpy(), top["moe_ep_size"].to_numpy()
     alone = top[ep == 1].groupby(series.names)["latency_ms"].min().reindex(series).to_numpy()
-    any_kernel = top[ep == 1].groupby(_SHAPE)["latency_ms"].min().reindex(shape).to_numpy()
+    any_kernel = (
+        balanced[balanced["moe_ep_size"] == 1]
+        .groupby(same_tokens.names)["latency_ms"]
+        .min()
+        .reindex(same_tokens)
+        .to_numpy()
+    )
     alone = np.where(np.isnan(alone), any_kernel, alone)
     half = top[ep == 2].groupby(series.names)["latency_ms"].min().reindex(series).to_numpy()
     handling = top.groupby(series.names)["latency_ms"].min().reindex(series).to_numpy()
