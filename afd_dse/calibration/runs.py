@@ -13,6 +13,7 @@ from afd_dse.calibration.measured import AGGREGATED, DISAGGREGATED, REASON
 from afd_dse.calibration.recipes import recipe
 from afd_dse.cost.closed_loop import ClosedLoop, closed_loop
 from afd_dse.cost.columns import CHUNKED, PHASE_FIELDS, PHASES, PRIORITIZED, Candidates
+from afd_dse.cost.evaluate import group_gpus
 from afd_dse.cost.from_job import engine_overheads, framework_profile
 from afd_dse.cost.memory import running_limit
 from afd_dse.cost.phase import Cut
@@ -33,15 +34,9 @@ _PARTITION = {AGGREGATED: "PA PF DA DF", DISAGGREGATED: "PA PF | DA DF"}
 _QUESTION = ["model", "accelerator", "framework", "gemm_dtype", "moe_dtype", "kv_dtype", "mode", "isl", "osl"]
 # What a prediction holds beside its metrics: what the overheads multiply, and what the estimate rests on.
 FEATURES = ("batch", "running", "prompt_ms", "prefill_ms", "joint_ms", "joint_share", "queue_ms")
-PREDICTED = (
-    "tpot_ms",
-    "ttft_ms",
-    "output_tokens_per_s_per_gpu",
-    *FEATURES,
-    "layers",
-    "linear_layers",
-    "borrowed_share",
-)
+_ZERO = ("attention_pool", "ffn_pool", "redundant")
+METRICS = ("tpot_ms", "ttft_ms", "output_tokens_per_s_per_gpu")
+PREDICTED = (*METRICS, *FEATURES, "equal_lengths", "layers", "linear_layers", "borrowed_share")
 
 
 def predict(rows: pd.DataFrame, calibration: Calibration) -> pd.DataFrame:
@@ -71,18 +66,19 @@ def _predict_group(question: dict[str, Any], group: pd.DataFrame, calibration: C
     loop = closed_loop(
         scenario, partition, candidates, concurrency=concurrency, held=_held(scenario, partition, candidates)
     )
-    gpus = loop.evaluation.metrics["gpus"]
-    provenance = loop.evaluation.provenance
+    gpus = _gpus(partition, candidates)
     columns: dict[str, Any] = {
         "tpot_ms": loop.tpot_s * 1e3,
         "ttft_ms": loop.ttft_s * 1e3,
         "output_tokens_per_s_per_gpu": loop.requests_per_s * question["osl"] / gpus,
         **_features(loop),
+        "equal_lengths": float(not question["varied"]),
         "layers": float(sum(kind.count for kind in scenario.model.kinds)),
         "linear_layers": float(
             sum(kind.count for kind in scenario.model.kinds if isinstance(kind.attention, LinearAttention))
         ),
-        "borrowed_share": provenance[:, Provenance.BORROWED] + provenance[:, Provenance.SPEED_OF_LIGHT],
+        "borrowed_share": loop.provenance[:, Provenance.BORROWED]
+        + loop.provenance[:, Provenance.SPEED_OF_LIGHT],
     }
     return pd.DataFrame(columns, index=group.index)[list(PREDICTED)]
 
@@ -177,6 +173,11 @@ def _candidates(scenario: Scenario, partition: Partition, group: pd.DataFrame) -
         else:
             columns[f"{phase}_replicas"] = whole(f"{phase}_workers")
     return Candidates.of(**columns)
+
+
+def _gpus(partition: Partition, candidates: Candidates) -> FloatArray:
+    total: FloatArray = np.sum(group_gpus(partition, {p: Cut.of(candidates, p) for p in Phase}), axis=0)
+    return total
 
 
 def _held(scenario: Scenario, partition: Partition, candidates: Candidates) -> FloatArray:

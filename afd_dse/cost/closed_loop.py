@@ -6,14 +6,14 @@ import numpy as np
 
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.engines import Chunks, cut_prompts
-from afd_dse.cost.evaluate import Evaluation, evaluate
+from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.phase import Cut, Step, StepLoad, phase_stations, run_step
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray
 from afd_dse.spec.cells import Partition, Phase
 
 # Fixed-point steps of the decode batch: it follows weakly from the times that follow from it.
-ITERATIONS = 5
+ITERATIONS = 3
 # Benchmarks send about ten requests for each that is in flight: this share of them belongs to the first, joint wave.
 FIRST_WAVE = 0.1
 # Lengths that vary by less than this keep the requests of a wave together from wave to wave.
@@ -27,7 +27,7 @@ class ClosedLoop:
     ``batch`` decoding sequences per rank and ``running`` with those in prefill (at most what the KV cache holds);
     ``prompt_s`` the steps that hold one prompt, ``prefill_s`` what they take longer than steps without it;
     ``joint_s`` mean time to the first token in a wave that starts together, ``joint_share`` the share of requests in
-    such waves; ``queue_s`` wait for room in the KV cache; ``evaluation`` the steady state at that batch.
+    such waves; ``queue_s`` wait for room in the KV cache; ``provenance`` shares of decode time [n, 4].
     """
 
     ttft_s: FloatArray
@@ -40,7 +40,7 @@ class ClosedLoop:
     joint_s: FloatArray
     joint_share: FloatArray
     queue_s: FloatArray
-    evaluation: Evaluation
+    provenance: FloatArray
 
 
 def closed_loop(
@@ -96,7 +96,8 @@ def _shared_steps(
     batch = running.copy()
     for _ in range(ITERATIONS):
         steps = _steps(scenario, partition, candidates, batch, running)
-        pure, passes = steps.pure.seconds, steps.chunks.per_request
+        pure_step, passes = steps.pure, steps.chunks.per_request
+        pure = pure_step.seconds
         prefill = passes * (steps.one.seconds - pure)
         others = np.maximum(running - 1.0, 0.0) / running * batch / workload.osl
         tpot = (pure + others * prefill * (0.5 if waves else 1.0)) / scenario.accepted_per_step
@@ -105,7 +106,8 @@ def _shared_steps(
         steady = prompt + admission * tpot + ahead * prefill
         first = joint_share * joint + (1.0 - joint_share) * steady
         output = workload.osl * tpot
-        batch = running * output / (output + first)
+        # A wave decodes as a whole; requests that come one by one leave their places empty during their prefill.
+        batch = running if waves else running * output / (output + first)
     rate = running / (output + first)
     queue = (share - running) / rate
     ttft = queue + first + scenario.overhead("request_s")[pool]
@@ -120,8 +122,13 @@ def _shared_steps(
         joint_s=joint,
         joint_share=joint_share,
         queue_s=queue,
-        evaluation=evaluate(scenario, candidates.replace(batch_size=batch)),
+        provenance=_shares(pure_step.by_provenance + others[:, None] * steps.one.by_provenance),
     )
+
+
+def _shares(seconds: FloatArray) -> FloatArray:
+    result: FloatArray = seconds / np.maximum(seconds.sum(axis=1, keepdims=True), 1e-30)
+    return result
 
 
 def _steps(
@@ -185,7 +192,7 @@ def _separate_steps(
         joint_s=joint,
         joint_share=joint_share,
         queue_s=queue,
-        evaluation=found,
+        provenance=found.provenance,
     )
 
 
