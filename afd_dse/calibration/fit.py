@@ -1,15 +1,14 @@
 """Fits the overheads of engines to measured runs: few parameters, each shrunk to a broader fit of its own kind."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import lsq_linear
 
 from afd_dse.calibration.measured import AGGREGATED, REASON
-from afd_dse.calibration.runs import predict
+from afd_dse.calibration.runs import METRICS, predict
 from afd_dse.operators.latency import FloatArray
 from afd_dse.spec.calibration import Calibration, Overheads
 from afd_dse.spec.catalogue import load_accelerator
@@ -49,6 +48,7 @@ class Terms:
     measured: pd.Series
     offset: pd.Series
     columns: pd.DataFrame
+    borrowed_share: pd.Series
 
     def predicted(self, index: pd.Index, parameters: Mapping[str, float]) -> pd.Series:
         """Latencies at ``index`` with ``parameters``."""
@@ -74,15 +74,16 @@ def fit_overheads(rows: pd.DataFrame, start: Calibration | None = None) -> dict[
 
 
 def held_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """TPOT and TTFT of every usable run by fits that know no run of its model on its accelerator, ms.
+    """Every usable run as fits predict it that know no run of its model on its accelerator.
 
-    Columns ``tpot_ms``, ``ttft_ms``. The fits are linear around kernels alone (TPOT) and the first guess (TTFT).
+    Columns ``tpot_ms``, ``ttft_ms``, ``output_tokens_per_s_per_gpu``, ``borrowed_share``. The fits are linear around
+    kernels alone (TPOT) and the first guess (TTFT); throughput follows by Little's law.
     """
     usable, steps = step_terms(rows)
     guess = {name: prior for name, (prior, _) in _STEP_TERMS.items()}
     keys = [(name, g) for name in usable["framework"].unique() for g in (HOPPER, BLACKWELL)]
     heard, first = first_token_terms(usable, _as_overheads(dict.fromkeys(keys, guess), {}))
-    found = pd.DataFrame(np.nan, index=usable.index, columns=["tpot_ms", "ttft_ms"])
+    found = pd.DataFrame(np.nan, index=usable.index, columns=list(METRICS))
     for _, fold in usable.groupby(GROUP, sort=False):
         for name, part, terms, priors in (
             ("tpot_ms", usable, steps, _STEP_TERMS),
@@ -94,7 +95,9 @@ def held_out(rows: pd.DataFrame) -> pd.DataFrame:
                 parameters = fitted.get((str(key[0]), str(key[1])))
                 if parameters is not None:
                     found.loc[here.index, name] = terms.predicted(here.index, parameters)
-    return found
+    seconds = (found["ttft_ms"] + (usable["osl"] - 1.0) * found["tpot_ms"]) / 1e3
+    found["output_tokens_per_s_per_gpu"] = usable["concurrency"] * usable["osl"] / seconds / usable["gpus"]
+    return found.assign(borrowed_share=steps.borrowed_share)
 
 
 def step_terms(rows: pd.DataFrame) -> tuple[pd.DataFrame, Terms]:
@@ -109,7 +112,7 @@ def step_terms(rows: pd.DataFrame) -> tuple[pd.DataFrame, Terms]:
         "step_overhead_ms": pd.Series(1.0, index=usable.index),
         "sequence_overhead_us": found["batch"] * 1e-3,
     }
-    return usable, Terms(usable["tpot_ms"], found["tpot_ms"], pd.DataFrame(columns))
+    return usable, Terms(usable["tpot_ms"], found["tpot_ms"], pd.DataFrame(columns), found["borrowed_share"])
 
 
 def first_token_terms(
@@ -124,7 +127,7 @@ def first_token_terms(
         "admission_steps": shared * found["tpot_ms"],
         "prompts_ahead": shared * found["prefill_ms"] * found["equal_lengths"],
     }
-    return heard, Terms(heard["ttft_ms"], found["ttft_ms"], pd.DataFrame(columns))
+    return heard, Terms(heard["ttft_ms"], found["ttft_ms"], pd.DataFrame(columns), found["borrowed_share"])
 
 
 def hierarchy(
@@ -189,13 +192,3 @@ def _as_overheads(
         rounded = {name: float(f"{value:.4g}") for name, value in values.items()}
         found.setdefault(framework, {})[generation] = Overheads(**rounded)
     return found
-
-
-def quantiles(ratios: npt.ArrayLike, shares: Sequence[float]) -> list[float]:
-    """Quantiles of ``ratios`` by the conformal rule: of n + 1 equally likely places, rounded outwards."""
-    values = np.sort(np.asarray(ratios, dtype=np.float64))
-    places = [share * (len(values) + 1) for share in shares]
-    index = [
-        int(np.floor(p)) if share < 0.5 else int(np.ceil(p)) for p, share in zip(places, shares, strict=True)
-    ]
-    return [float(values[min(max(i - 1, 0), len(values) - 1)]) for i in index]
