@@ -41,5 +41,6 @@ def _write_whole(path: Path, text: str) -> None:
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as staging:
         staging.write(text)
     # A temporary file is private; what a user asked for is not.
-    os.chmod(staging.name, 0o644)
-    os.replace(staging.name, target)
+    whole = Path(staging.name)
+    whole.chmod(0o644)
+    whole.replace(target)

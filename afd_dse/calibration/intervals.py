@@ -7,16 +7,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from afd_dse.operators.latency import FloatArray
-from afd_dse.spec.calibration import Calibration, Intervals, Metric, Scatter
+from afd_dse.spec.calibration import BORROWED_FROM, COVERAGE, Calibration, Intervals, Metric, Scatter
 
 METRICS: Mapping[Metric, str] = {
     "tpot": "tpot_ms",
     "ttft": "ttft_ms",
     "throughput": "output_tokens_per_s_per_gpu",
 }
-COVERAGE = 0.90
-# An estimate rests on borrowed kernels when they, or the bare speed of light, give more than this share of its time.
-BORROWED_FROM = 0.30
 # Runs below which a quantile at 5 % says little.
 _ENOUGH = 40
 
@@ -78,25 +75,3 @@ def interval(
     low = np.where(weak, known.borrowed[metric].low, known.measured[metric].low)
     high = np.where(weak, known.borrowed[metric].high, known.measured[metric].high)
     return value * low, value * high
-
-
-def probability_below(
-    calibration: Calibration,
-    framework: str,
-    metric: Metric,
-    predicted: npt.ArrayLike,
-    borrowed_share: npt.ArrayLike,
-    limit: npt.ArrayLike,
-) -> FloatArray:
-    """Probability [n] that the measured value stays below ``limit``: a log-normal through the ends of the interval.
-
-    NaN where the calibration has no interval for the framework.
-    """
-    from scipy.stats import norm
-
-    low, high = interval(calibration, framework, metric, predicted, borrowed_share)
-    middle = (np.log(low) + np.log(high)) / 2.0
-    width = (np.log(high) - np.log(low)) / (2.0 * norm.ppf((1.0 + COVERAGE) / 2.0))
-    with np.errstate(divide="ignore"):
-        result: FloatArray = norm.cdf((np.log(np.asarray(limit, dtype=np.float64)) - middle) / width)
-    return result
