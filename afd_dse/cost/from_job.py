@@ -117,7 +117,7 @@ def scenario_from_job(job: Job) -> Scenario:
 def _limits(job: Job, intervals: Intervals | None) -> Slo:
     """The limits that predictions must keep: those of the job, or tighter ones that make ``slo.confidence`` sure.
 
-    Every limit gets an equal part of the doubt (Bonferroni), at the scatter of estimates on borrowed kernels, so that no
+    Every limit gets an equal part of the doubt (Bonferroni), at the scatter of estimates on borrowed kernels: no
     estimate is less sure than asked.
     """
     slo = job.slo

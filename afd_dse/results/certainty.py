@@ -25,7 +25,7 @@ _LIMITS: tuple[tuple[str, Metric, str], ...] = (
 def rests_on_guesses(found: Found, row: int) -> bool:
     """Whether an estimate deserves the wider scatter.
 
-    It does when much of its time comes from borrowed kernels or the bare speed of light, and when attention and FFN of a
+    It does when much of its time comes from borrowed kernels or the speed of light, and when attention and FFN of a
     phase are apart: no run of such an engine is among those that the scatter was taken from.
     """
     shares = found.evaluation.provenance[row]
