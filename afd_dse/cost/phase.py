@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from afd_dse.cost.barrier import attention_barrier
 from afd_dse.cost.columns import PHASES, Candidates
 from afd_dse.cost.links import ExchangeShape, TransferShape, exchange, pack, transfer
 from afd_dse.cost.pipeline import busy_time, step_time
@@ -129,19 +130,17 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
         1.0,
     )
     piece = load.piece * shrink
-    attention = attention_station(
-        scenario,
-        AttentionShape(
-            pool=cut.attention_pool,
-            tp=cut.tp,
-            cp=cut.cp,
-            decode_sequences=decode,
-            decode_tokens=decode * tokens_per_sequence,
-            prefill_sequences=prefill_sequences,
-            piece=piece,
-            piece_prefix=load.piece_prefix + (load.piece - piece) / 2.0,
-        ),
+    shape = AttentionShape(
+        pool=cut.attention_pool,
+        tp=cut.tp,
+        cp=cut.cp,
+        decode_sequences=decode,
+        decode_tokens=decode * tokens_per_sequence,
+        prefill_sequences=prefill_sequences,
+        piece=piece,
+        piece_prefix=load.piece_prefix + (load.piece - piece) / 2.0,
     )
+    attention = attention_station(scenario, shape).plus(attention_barrier(scenario, shape, cut.dp))
     tokens = cut.dp * (decode * tokens_per_sequence + load.ffn_prefill_tokens / cut.micro_batches)
     gpus = cut.ffn_gpus
     alone = (holders == 1) & (not split)

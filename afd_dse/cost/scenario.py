@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from afd_dse.architecture.model import ModelArchitecture, MoeFfn, Quantization
+from afd_dse.cost.imbalance import kv_load_moments
 from afd_dse.network.tiers import Tiers
 from afd_dse.operators.database import OperatorDatabase
 from afd_dse.operators.latency import FloatArray, IntArray
@@ -123,10 +124,20 @@ class Scenario:
         """Tokens that a sequence brings to one decode step: itself and its drafts."""
         return 1 + self.draft_tokens
 
+    @cached_property
+    def kv_load(self) -> tuple[float, float]:
+        """Mean and standard deviation of the tokens that a decoding sequence attends to, prefix included.
+
+        In steady state long outputs are found in a batch more often than they arrive, at an age that is spread evenly.
+        """
+        work = self.workload
+        mean, std = kv_load_moments(work.isl, work.osl, work.isl_cv, work.osl_cv)
+        return work.prefix + mean, std
+
     @property
     def decode_context(self) -> float:
-        """Mean context of a decoding sequence: in steady state the ages in a batch spread evenly over the output."""
-        return self.workload.prefix + self.workload.isl + self.workload.osl / 2.0
+        """Mean context of a decoding sequence."""
+        return self.kv_load[0]
 
     @cached_property
     def moe(self) -> MoeFfn | None:
