@@ -1,8 +1,8 @@
-"""Waiting for the busiest: what uneven KV loads cost attention ranks that step together."""
+"""Waiting for the busiest attention rank: what uneven KV loads cost ranks that step together."""
 
 import numpy as np
 
-from afd_dse.cost.imbalance import expected_max
+from afd_dse.cost.imbalance import barrier_overhead
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.station import StationTime
 from afd_dse.cost.stations import AttentionShape, attention_growth
@@ -13,14 +13,11 @@ def kv_excess(scenario: Scenario, sequences: FloatArray, ranks: IntArray) -> Flo
     """How far the KV load of the busiest of ``ranks`` exceeds the mean, as a share of it, [n].
 
     Every rank holds ``sequences`` of independent lengths and ages, whose loads have the scenario's stationary mean and
-    standard deviation; the router evens out their number, not their lengths.
+    variance; the router evens out their number, not their lengths.
     """
-    mean, std = scenario.kv_load
+    mean, variance = scenario.kv_load
     # A rank that works at all has one sequence: a mean below one says how often, not how little.
-    held = np.maximum(sequences, 1.0)
-    busiest = expected_max(mean * held, std * np.sqrt(held), ranks)
-    result: FloatArray = busiest / (mean * held) - 1.0
-    return result
+    return barrier_overhead(mean, variance, np.maximum(sequences, 1.0), ranks)
 
 
 def attention_barrier(scenario: Scenario, shape: AttentionShape, ranks: IntArray) -> StationTime:

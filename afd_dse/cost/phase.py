@@ -52,6 +52,7 @@ class Cut:
     moe_tp: IntArray
     ep: IntArray
     redundant: IntArray
+    expert_policy: IntArray
     micro_batches: IntArray
     replicas: IntArray
 
@@ -152,6 +153,7 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
             moe_tp=cut.moe_tp,
             ep=cut.ep,
             redundant=cut.redundant,
+            expert_policy=cut.expert_policy,
             tokens=tokens,
             shard_tokens=tokens / (cut.ep if split else holders),
             shard=shard,

@@ -10,7 +10,7 @@ from afd_dse.cost.columns import Column, distinct
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.station import Lookup, StationTime, looked_up
 from afd_dse.network.collectives import all_reduce
-from afd_dse.operators.latency import FloatArray, Latency
+from afd_dse.operators.latency import FloatArray, IntArray, Latency
 
 ACTIVATION_BYTES = 2.0  # activations between kernels are bfloat16
 # Share of the mean context over which the slope of decode attention is taken: wide enough to pass over the steps of
@@ -48,6 +48,7 @@ class FfnShape:
     moe_tp: Column
     ep: Column
     redundant: Column
+    expert_policy: Column
     tokens: Column
     shard_tokens: Column
     shard: Column
@@ -267,6 +268,9 @@ def _ffn_of_kind(look: Lookup) -> None:
             distribution=scenario.workload.expert_distribution,
             gated=kind.ffn.gated,
             local_experts=np.ceil((kind.ffn.experts + c["redundant"]) / c["ep"]),
+            imbalance=expert_imbalance(
+                scenario, c["tokens"], *(c[name].astype(np.int64) for name in ("ep", "redundant", "expert_policy"))
+            ),
         )
         look.add("routed experts", routed)
     reduced = all_reduce(
@@ -277,6 +281,14 @@ def _ffn_of_kind(look: Lookup) -> None:
         gpus=c["dense_reduce" if isinstance(kind.ffn, DenseFfn) else "moe_reduce"],
     )
     look.add("FFN all-reduce", reduced)
+
+
+def expert_imbalance(
+    scenario: Scenario, tokens: FloatArray, ep: IntArray, redundant: IntArray, policy: IntArray
+) -> FloatArray:
+    """Load of the busiest expert rank over the mean one's, [n]; NaN where the measured tables hold it already."""
+    loads = scenario.expert_loads
+    return np.full(len(tokens), np.nan) if loads is None else loads.imbalance(tokens, ep, redundant, policy)
 
 
 def _dense(look: Lookup, name: str, width: int, gated: bool) -> None:
