@@ -56,6 +56,8 @@ METRICS = (
     "decode_link_s",
     "decode_bubble_s",
     "decode_outside_s",
+    "decode_expert_imbalance",
+    "decode_exposed_copy_s",
     "prefill_step_s",
     "prefill_attention_s",
     "prefill_ffn_s",
@@ -241,12 +243,27 @@ def _metrics(
         "decode_link_s": decode.step.link_s,
         "decode_bubble_s": decode.step.bubble_s,
         "decode_outside_s": decode.step.outside_s,
+        "decode_expert_imbalance": _reported_imbalance(scenario, cuts[Phase.DECODE], engines),
+        "decode_exposed_copy_s": engines.decode_stations.exposed_copy_s,
         "prefill_step_s": prefill.step.seconds,
         "prefill_attention_s": prefill.step.attention_s,
         "prefill_ffn_s": prefill.step.ffn_s,
         "prefill_link_s": prefill.step.link_s,
         "prefill_bubble_s": prefill.step.bubble_s,
     }
+
+
+def _reported_imbalance(scenario: Scenario, cut: Cut, engines: Engines) -> FloatArray:
+    """Load of the busiest expert rank of decode over the mean one's, [n]; 1 without experts.
+
+    Where the measured tables hold the skew, what is known of it is that one rank may have an expert more.
+    """
+    if scenario.moe is None:
+        return np.ones(len(cut.ep))
+    experts = float(scenario.moe.experts)
+    slots = np.where(cut.redundant > 0, 1.0, np.ceil(experts / cut.ep) * cut.ep / experts)
+    found = engines.decode_stations.expert_imbalance
+    return np.asarray(np.where(np.isnan(found), slots, found), dtype=np.float64)
 
 
 def _unit_gpus(partition: Partition, cuts: dict[Phase, Cut]) -> FloatArray:

@@ -1,6 +1,7 @@
 """Waiting for the busiest expert rank: its load over the mean one's, by routing, copies and placement policy."""
 
 import numpy as np
+import numpy.typing as npt
 
 from afd_dse.cost.columns import EXPERT_POLICIES
 from afd_dse.cost.expert_load import max_over_mean, place_experts, selection_probability
@@ -9,6 +10,11 @@ from afd_dse.operators.latency import FloatArray, IntArray
 STATIC, HISTORY, PREFETCH, PREFETCH_OVERLAPPED = range(len(EXPERT_POLICIES))
 # Tokens at which a curve is computed. Beyond them chance no longer counts, and what is left is the popularity's own.
 _TOKENS = 2.0 ** np.arange(0, 18)
+
+
+def copies_experts(policy: IntArray) -> npt.NDArray[np.bool_]:
+    """Whether a policy copies experts between ranks while the pipeline runs, [n]; it needs redundant slots."""
+    return np.asarray(policy) >= PREFETCH
 
 
 class ExpertLoads:
@@ -20,7 +26,7 @@ class ExpertLoads:
 
     def __init__(self, popularity: FloatArray, topk: int, persistence: float) -> None:
         self._popularity, self._topk, self._persistence = popularity, topk, persistence
-        self._even = bool(np.ptp(popularity) <= 1e-12)
+        self.even = bool(np.ptp(popularity) <= 1e-12)
         self._curves: dict[tuple[int, int, int], FloatArray] = {}
 
     def imbalance(
@@ -45,7 +51,7 @@ class ExpertLoads:
     def lasting(self, ranks: IntArray, redundant: IntArray, policy: IntArray) -> FloatArray:
         """Busiest over mean rank without chance, [n]: what the popularity of experts alone makes of it."""
         many = np.full(len(ranks), _TOKENS[-1])
-        return np.ones(len(ranks)) if self._even else self.imbalance(many, ranks, redundant, policy)
+        return np.ones(len(ranks)) if self.even else self.imbalance(many, ranks, redundant, policy)
 
     def _curve(self, ranks: int, redundant: int, policy: int) -> FloatArray:
         key = (ranks, redundant, policy)
@@ -62,7 +68,7 @@ class ExpertLoads:
             return np.full(len(_TOKENS), mean.max() * ranks / self._topk)
         arguments = (_TOKENS, self._popularity, self._topk, ranks)
         balanced = max_over_mean(*arguments, redundant=redundant, placement="balanced")
-        if self._even:
+        if self.even:
             return balanced
         unaware = max_over_mean(*arguments, redundant=redundant, placement="random")
         if policy == STATIC:

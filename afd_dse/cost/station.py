@@ -55,6 +55,16 @@ class StationTime:
             [*self.operations, *other.operations],
         )
 
+    def where(self, mask: npt.NDArray[np.bool_], other: "StationTime") -> "StationTime":
+        """The station where ``mask`` [n, kinds] is true, ``other`` elsewhere."""
+        operations = [op for op in self.operations if mask[0, op.kind]]
+        operations += [op for op in other.operations if not mask[0, op.kind]]
+        return StationTime(
+            np.where(mask, self.seconds, other.seconds),
+            np.where(mask[:, :, None], self.by_provenance, other.by_provenance),
+            operations,
+        )
+
     def times(self, factor: FloatArray) -> "StationTime":
         """Every row ``factor`` [n] times as long."""
         operations = [
@@ -66,7 +76,7 @@ class StationTime:
         )
 
     def at(self, rows: npt.NDArray[np.int64], length: int) -> "StationTime":
-        """This station on ``rows`` of ``length`` rows, nothing on the others."""
+        """The station on ``rows`` of ``length`` rows, nothing on the others."""
         if len(rows) == length:
             return self
         whole = StationTime.zeros(length, self.seconds.shape[1])

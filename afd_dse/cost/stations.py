@@ -269,7 +269,9 @@ def _ffn_of_kind(look: Lookup) -> None:
             gated=kind.ffn.gated,
             local_experts=np.ceil((kind.ffn.experts + c["redundant"]) / c["ep"]),
             imbalance=expert_imbalance(
-                scenario, c["tokens"], *(c[name].astype(np.int64) for name in ("ep", "redundant", "expert_policy"))
+                scenario,
+                c["tokens"],
+                *(c[name].astype(np.int64) for name in ("ep", "redundant", "expert_policy")),
             ),
         )
         look.add("routed experts", routed)

@@ -103,9 +103,7 @@ class OperatorDatabase:
         shape, (t, h, i, k, e, tp, ranks, local, gate, uneven) = _flat(
             tokens, hidden, intermediate, topk, experts, moe_tp, ep, held, gated, imbalance
         )
-        found = self._moe.latency(
-            dtype, t, (h, i, k, e, tp), ranks, local, distribution, gate > 0.0, uneven
-        )
+        found = self._moe.latency(dtype, t, (h, i, k, e, tp), ranks, local, distribution, gate > 0.0, uneven)
         return _shaped(found, shape)
 
     def elementwise(self, *, bytes_moved: Values) -> Latency:

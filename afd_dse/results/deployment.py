@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from afd_dse.cost.columns import POLICIES
+from afd_dse.cost.columns import EXPERT_POLICIES, POLICIES
 from afd_dse.cost.memory import TERMS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import Provenance
@@ -142,9 +142,18 @@ def _group(scenario: Scenario, found: Found, row: int, number: int, group: Group
     attention = dict.fromkeys(ATTENTION_DEGREES) | (
         {"tp": group.tp, "dp": group.dp, "cp": group.cp, "pp": group.pp} if group.attention else {}
     )
-    ffn = dict.fromkeys(FFN_DEGREES) | (
-        {"moe_tp": group.moe_tp, "ep": group.ep, "redundant_experts": group.redundant} if group.ffn else {}
+    ffn = dict.fromkeys((*FFN_DEGREES, "expert_policy")) | (
+        {
+            "moe_tp": group.moe_tp,
+            "ep": group.ep,
+            "redundant_experts": group.redundant,
+            "expert_policy": None if group.dense else EXPERT_POLICIES[group.expert_policy],
+        }
+        if group.ffn
+        else {}
     )
+    decodes_experts = Cell.DF in group.cells and not group.dense
+    m = found.evaluation.metrics
     return {
         "cells": [cell.name for cell in group.cells],
         "label": group.cut,
@@ -155,6 +164,8 @@ def _group(scenario: Scenario, found: Found, row: int, number: int, group: Group
         "gpus_total": group.gpus * group.replicas,
         **attention,
         **ffn,
+        "expert_imbalance": float(m["decode_expert_imbalance"][row]) if decodes_experts else None,
+        "exposed_copy_ms": 1e3 * float(m["decode_exposed_copy_s"][row]) if decodes_experts else None,
         "batch_size": float(found.candidates.number("batch_size")[row]) if Cell.DA in group.cells else None,
         "micro_batches": group.micro_batches,
         "memory_gib": memory | {"total": float(terms.sum()) / GIB, "budget": float(budget) / GIB},

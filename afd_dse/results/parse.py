@@ -7,8 +7,9 @@ import numpy as np
 
 from afd_dse.architecture.model import MoeFfn
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
-from afd_dse.cost.columns import CHUNKED, PHASES, POLICIES, PRIORITIZED, Candidates
+from afd_dse.cost.columns import CHUNKED, EXPERT_POLICIES, PHASES, POLICIES, PRIORITIZED, Candidates
 from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.expert_barrier import copies_experts
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
 from afd_dse.operators.latency import FloatArray
@@ -57,10 +58,11 @@ _GROUP_GIVEN = (
     "replicas",
     *ATTENTION_DEGREES,
     *FFN_DEGREES,
+    "expert_policy",
     "batch_size",
     "micro_batches",
 )
-_GROUP_FOLLOWS = ("label", "gpus_total", "memory_gib")
+_GROUP_FOLLOWS = ("label", "gpus_total", "memory_gib", "expert_imbalance", "exposed_copy_ms")
 # Decode sequences per attention rank between which a request rate is looked for, and the points of one pass.
 _BATCH_RANGE = (2.0**-24, 2.0**20)
 _BATCH_POINTS = 64
@@ -208,6 +210,7 @@ def _one_group(reader: _Reader, scenario: Scenario) -> Group | None:
     )
     degree["ep"] = reader.integer("ep", 1) if ffn else 1
     redundant = reader.integer("redundant_experts", 0, least=0) if ffn else 0
+    policy = _expert_policy(reader, ffn and not dense, redundant or 0)
     replicas, micro = reader.integer("replicas", 1), reader.integer("micro_batches", 1)
     gpus = reader.integer("gpus", None)
     if len(reader.problems) > before:
@@ -217,6 +220,7 @@ def _one_group(reader: _Reader, scenario: Scenario) -> Group | None:
         cells=cells,
         pool=pool,
         redundant=redundant or 0,
+        expert_policy=policy,
         replicas=replicas or 1,
         micro_batches=micro or 1,
         dense=dense,
@@ -224,6 +228,22 @@ def _one_group(reader: _Reader, scenario: Scenario) -> Group | None:
     )
     _check_cut(reader, scenario, group, gpus)
     return group if len(reader.problems) == before else None
+
+
+def _expert_policy(reader: _Reader, experts: bool, redundant: int) -> int:
+    text = reader.text("expert_policy")
+    if text is None:
+        return 0
+    if text not in EXPERT_POLICIES:
+        reader.wrong("expert_policy", "unknown policy", choose(text, EXPERT_POLICIES))
+        return 0
+    code = EXPERT_POLICIES.index(text)
+    if not experts and code:
+        reader.wrong("expert_policy", "has no meaning in a group without experts", "leave it out")
+    elif copies_experts(np.array([code])).any() and not redundant:
+        message = "copies go into the slots of redundant experts, and there are none"
+        reader.wrong("expert_policy", message, "set redundant_experts, e.g. one for each GPU of the group")
+    return code
 
 
 def _dense_width(reader: _Reader, stage: int, attention: bool) -> int:
@@ -405,7 +425,9 @@ def _columns(
         attention = groups[partition.group_of[ATTENTION_CELL[phase]]]
         ffn = groups[partition.group_of[FFN_CELL[phase]]]
         columns |= {f"{name}_{field}": getattr(attention, field) for field in ("tp", "dp", "cp", "pp")}
-        columns |= {f"{name}_{field}": getattr(ffn, field) for field in ("moe_tp", "ep", "redundant")}
+        columns |= {
+            f"{name}_{field}": getattr(ffn, field) for field in ("moe_tp", "ep", "redundant", "expert_policy")
+        }
         columns |= {f"{name}_attention_pool": attention.pool, f"{name}_ffn_pool": ffn.pool}
         columns |= {f"{name}_micro_batches": attention.micro_batches, f"{name}_replicas": attention.replicas}
     return Candidates.of(**columns)

@@ -8,14 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
-from afd_dse.cost.columns import PHASES, POLICIES, Candidates
+from afd_dse.cost.columns import EXPERT_POLICIES, PHASES, POLICIES, Candidates
+from afd_dse.cost.expert_barrier import copies_experts
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.space import Grid
 from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Cell, Partition, Phase, partition_index
 
 # Fields of one group's option table.
-_OPTION = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "gpus")
+_OPTION = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "expert_policy", "gpus")
+_FFN_FIELDS = ("moe_tp", "ep", "redundant", "expert_policy")
+_ZERO_IF_ABSENT = ("redundant", "expert_policy")
 BLOCK_ROWS = 200_000
 LOADS_AT_ONCE = 4
 
@@ -24,6 +27,7 @@ def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: 
     """Every way to cut one group that holds ``attention`` and/or ``ffn``; ``alone`` when the unit is this one group."""
     sizes = grid.gpus if attention else grid.ffn_gpus
     dense = scenario.moe is None
+    policies = [EXPERT_POLICIES.index(name) for name in grid.expert_policies]
     rows: list[tuple[int, ...]] = []
     for pool, spec in enumerate(scenario.pools):
         domain = spec.accelerator.scale_up_gpus
@@ -40,18 +44,19 @@ def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: 
                 continue
             dp = stage // (tp * cp) if attention else 1
             if not ffn:
-                rows.append((pool, tp, dp, cp, pp, 1, 1, 0, size))
+                rows.append((pool, tp, dp, cp, pp, 1, 1, 0, 0, size))
                 continue
             if dense:
                 # NOTE: attention-DP around one dense FFN would only repeat what replicas do without its traffic.
                 if attention and dp > 1:
                     continue
-                rows.append((pool, tp, dp, cp, pp, stage, 1, 0, size))
+                rows.append((pool, tp, dp, cp, pp, stage, 1, 0, 0, size))
                 continue
             rows.extend(
-                (pool, tp, dp, cp, pp, moe_tp, stage // moe_tp, redundant, size)
+                (pool, tp, dp, cp, pp, moe_tp, stage // moe_tp, redundant, policy, size)
                 for moe_tp in grid.moe_tp
                 if stage % moe_tp == 0 and moe_tp <= domain
+                for policy in (policies if _places_experts(scenario, stage // moe_tp, redundant) else [0])
             )
     table = np.array(rows, dtype=np.int64).reshape(-1, len(_OPTION))
     columns = {name: table[:, number] for number, name in enumerate(_OPTION)}
@@ -68,7 +73,15 @@ def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: 
             # Redundant experts fill whole slots: every rank holds the same number.
             slots = scenario.moe.experts + columns["redundant"]
             legal &= (columns["redundant"] == 0) | (slots % columns["ep"] == 0)
+            # Copies are made into redundant slots.
+            legal &= (columns["redundant"] > 0) | ~copies_experts(columns["expert_policy"])
     return {name: column[legal] for name, column in columns.items()}
+
+
+def _places_experts(scenario: Scenario, ep: int, redundant: int) -> bool:
+    """Whether it matters how a group places its experts: policies are one and the same otherwise."""
+    loads = scenario.expert_loads
+    return loads is not None and ep > 1 and (redundant > 0 or not loads.even)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +109,12 @@ class GroupOptions:
             columns[f"{name}_replicas"] = 1
             columns[f"{name}_micro_batches"] = micro_batches.get(phase, np.ones(rows, dtype=np.int64))
             for side, cell in (("attention", ATTENTION_CELL[phase]), ("ffn", FFN_CELL[phase])):
-                fields = ("tp", "dp", "cp", "pp") if side == "attention" else ("moe_tp", "ep", "redundant")
+                fields = ("tp", "dp", "cp", "pp") if side == "attention" else _FFN_FIELDS
                 values = _group_values(cell, self.groups, self.tables, picks)
                 columns[f"{name}_{side}_pool"] = values["pool"] if values else 0
                 for field in fields:
                     columns[f"{name}_{field}"] = (
-                        values[field] if values else (0 if field == "redundant" else 1)
+                        values[field] if values else int(field not in _ZERO_IF_ABSENT)
                     )
         return Candidates.of(**columns)
 

@@ -30,7 +30,7 @@ POPULATION = 200
 DEFAULT_TRIALS = 4000
 # How many of the best, and of the front, of a smaller space a study begins with.
 STARTS = 50
-_CUT = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant")
+_CUT = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "expert_policy")
 # Near-miss violations are compared on this scale; a worse one says nothing more.
 WORST_VIOLATION = 1e6
 
@@ -61,10 +61,10 @@ def _cuts(table: dict[str, IntArray]) -> dict[tuple[int, ...], int]:
 
 def _cut_of(candidate: Mapping[str, Any], group: tuple[Cell, ...]) -> tuple[int, ...]:
     """How a candidate cuts the group of these cells."""
-    cut = {"tp": 1, "dp": 1, "cp": 1, "pp": 1, "moe_tp": 1, "ep": 1, "redundant": 0}
+    cut = {"tp": 1, "dp": 1, "cp": 1, "pp": 1, "moe_tp": 1, "ep": 1, "redundant": 0, "expert_policy": 0}
     for cell in group:
         phase, attention = PHASES[phase_of(cell)], cell in ATTENTION_CELL
-        for name in ("tp", "dp", "cp", "pp") if attention else ("moe_tp", "ep", "redundant"):
+        for name in ("tp", "dp", "cp", "pp") if attention else ("moe_tp", "ep", "redundant", "expert_policy"):
             cut[name] = int(candidate[f"{phase}_{name}"])
         cut["pool"] = int(candidate[f"{phase}_{'attention' if attention else 'ffn'}_pool"])
     return tuple(cut[name] for name in _CUT)

@@ -46,7 +46,8 @@ class BatchGrid(BaseModel):
 class Grid(BaseModel):
     """What may vary for one structure of a unit; every field lists the values to try.
 
-    ``gpus`` sizes of groups that hold attention, ``ffn_gpus`` sizes of groups that hold only FFN.
+    ``gpus`` sizes of groups that hold attention, ``ffn_gpus`` sizes of groups that hold only FFN; ``expert_policies``
+    how experts and their ``redundant`` copies are placed on the ranks.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,12 +63,15 @@ class Grid(BaseModel):
     batch: BatchGrid
     chunk_tokens: list[Positive]
     policies: list[Literal["chunked", "prioritized"]] = ["chunked", "prioritized"]
+    expert_policies: list[Literal["static", "history", "prefetch", "prefetch_overlapped"]] = ["static"]
 
     @model_validator(mode="after")
     def _lists_hold_something(self) -> "Grid":
         for name in type(self).model_fields:
             if getattr(self, name) == []:
                 raise ValueError(f"{name} must list at least one value")
+        if not any(self.redundant) and all(name.startswith("prefetch") for name in self.expert_policies):
+            raise ValueError("expert_policies that prefetch need redundant experts to copy into")
         return self
 
 

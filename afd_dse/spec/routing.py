@@ -1,4 +1,4 @@
-"""How the tokens of a job fall on experts: a measured table's own draw, a power law, or a histogram that was observed."""
+"""How the tokens of a job fall on experts: a measured table's own draw, a power law, or an observed histogram."""
 
 import csv
 import io
@@ -96,5 +96,7 @@ def _count(text: object, number: int, path: Path, field: str) -> float:
         value = math.nan
     if not math.isfinite(value) or value < 0:
         message = f"expert {number}: tokens is {text!r}"
-        raise InputError(Problem(field, str(path), message, "give a number that is not negative in every row"))
+        raise InputError(
+            Problem(field, str(path), message, "give a number that is not negative in every row")
+        )
     return value

@@ -101,7 +101,8 @@ class Workload(Spec):
     """How requests arrive."""
     expert_distribution: ExpertDistribution = "uniform"
     """How tokens fall on experts: `uniform` (each token draws at random, no favourites), `balanced` (every expert gets
-    the same number), a skewed draw as the measured tables hold it, {kind: power_law, exponent:}, or {histogram: file}."""
+    the same number), a skewed draw as the measured tables hold it, {kind: power_law, exponent:}, or
+    {histogram: file}."""
 
     @model_validator(mode="after")
     def _traces_have_columns(self) -> Self:
