@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.cost.columns import PRIORITIZED, Candidates
-from afd_dse.cost.engines import Engines, separate, shared_side, shared_steps
+from afd_dse.cost.columns import POLICIES, TILE_SHARED, Candidates
+from afd_dse.cost.engines import Engines, separate, shared_steps
 from afd_dse.cost.memory import TERMS, GroupMemory, group_memory, kv_bytes_of_request
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
 from afd_dse.cost.scenario import Scenario
+from afd_dse.cost.sharing import shared_side
 from afd_dse.network.traffic import kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray, Provenance
 from afd_dse.spec.cells import PARTITIONS, Cell, Partition, Phase, phase_of
@@ -104,10 +105,10 @@ def evaluate(scenario: Scenario, candidates: Candidates) -> Evaluation:
         np.zeros((n, pools)),
         np.zeros((n, len(Provenance))),
     )
-    kind = candidates.integer("partition") * 2 + (candidates.integer("policy") == PRIORITIZED)
+    kind = candidates.integer("partition") * len(POLICIES) + candidates.integer("policy")
     for code in np.unique(kind):
         rows = np.flatnonzero(kind == code)
-        partition = PARTITIONS[int(code) // 2]
+        partition = PARTITIONS[int(code) // len(POLICIES)]
         part = _evaluate_partition(scenario, partition, candidates.take(rows))
         for name, column in part.metrics.items():
             result.metrics[name][rows] = column
@@ -123,7 +124,8 @@ def engines_of(scenario: Scenario, partition: Partition, c: Candidates) -> Engin
     """The engines of candidates of one partition and one policy."""
     if not partition.is_joint:
         return separate(scenario, partition, c)
-    return (shared_steps if partition.shares_steps else shared_side)(scenario, partition, c)
+    together = partition.shares_steps and not (c.integer("policy") == TILE_SHARED).any()
+    return (shared_steps if together else shared_side)(scenario, partition, c)
 
 
 def _evaluate_partition(scenario: Scenario, partition: Partition, c: Candidates) -> Evaluation:
@@ -205,7 +207,7 @@ def _metrics(
     per_server = servers / (prefill.capacity * replicas[Phase.PREFILL])
     probability = waiting_probability(utilization, servers)
     conditional = conditional_wait(per_server, utilization, servers, workload.arrival_cv2, workload.isl_cv**2)
-    gate = np.minimum(utilization, 1.0) * prefill.gate_s if not partition.shares_steps else prefill.gate_s
+    gate = np.minimum(utilization, 1.0) * prefill.gate_s if not engines.one_step else prefill.gate_s
     mean_wait = wait_percentile(probability, conditional, 50.0) + gate
     judged_wait = wait_percentile(probability, conditional, scenario.slo.percentile) + gate
     transfer, link_busy = _kv_transfer(scenario, partition, cuts, requests)

@@ -3,11 +3,12 @@
 import math
 from typing import Any
 
-from afd_dse.cost.columns import EXPERT_POLICIES, POLICIES
+from afd_dse.cost.columns import EXPERT_POLICIES, TILE_SHARED
 from afd_dse.cost.memory import TERMS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import Provenance
 from afd_dse.results.layout import Group, describe, groups_of, label
+from afd_dse.results.policies import launchable, policy_name
 from afd_dse.results.reasons import binding, reason, slacks
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found
@@ -48,6 +49,7 @@ def deployment_of(
     """The document of one candidate. ``mode`` is the name of its partition; a metric without bound is None."""
     c, m = found.candidates, found.evaluation.metrics
     partition = PARTITIONS[int(c.integer("partition")[row])]
+    policy = int(c.integer("policy")[row])
     groups = groups_of(scenario, c, row)
     _check_expressible(
         partition, c.integer("prefill_micro_batches")[row], c.integer("decode_micro_batches")[row]
@@ -65,14 +67,15 @@ def deployment_of(
         "reason": why_not,
         "binding": binding(slack_percent, objective) if why_not is None else None,
         "slack": slack_percent,
-        "launchable": scenario.framework.launches.get(partition.text),
+        "launchable": launchable(scenario, c, row),
         "gpus": round(float(m["gpus"][row])),
     }
     document |= {name: finite(factor * float(m[metric][row])) for name, metric, factor in METRIC_NAMES}
     document |= {
         "batch_size": float(c.number("batch_size")[row]),
         "chunk_tokens": float(c.number("chunk_tokens")[row]),
-        "policy": POLICIES[int(c.integer("policy")[row])] if partition.shares_steps else None,
+        "policy": policy_name(partition, policy),
+        "decode_share": float(c.number("decode_share")[row]) if policy == TILE_SHARED else None,
         "breakdown": _breakdown(scenario, partition, found, row),
         "provenance": {
             kind.name.lower(): float(found.evaluation.provenance[row, kind]) for kind in Provenance

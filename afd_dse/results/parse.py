@@ -7,7 +7,7 @@ import numpy as np
 
 from afd_dse.architecture.model import MoeFfn
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
-from afd_dse.cost.columns import CHUNKED, EXPERT_POLICIES, PHASES, POLICIES, PRIORITIZED, Candidates
+from afd_dse.cost.columns import CHUNKED, EXPERT_POLICIES, PHASES, TILE_SHARED, Candidates
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.expert_barrier import copies_experts
 from afd_dse.cost.scenario import Scenario
@@ -15,6 +15,7 @@ from afd_dse.errors import InputError, Problem
 from afd_dse.operators.latency import FloatArray
 from afd_dse.results.deployment import ATTENTION_DEGREES, FFN_DEGREES, METRIC_NAMES
 from afd_dse.results.layout import Group
+from afd_dse.results.policies import policy_code
 from afd_dse.spec.cells import (
     ATTENTION_CELL,
     FFN_CELL,
@@ -29,7 +30,16 @@ from afd_dse.spec.modes import resolve_mode
 from afd_dse.spec.suggest import choose
 
 # What describes a deployment; everything else that `deployment_of` writes follows from it and is ignored.
-_GIVEN = ("mode", "partition", "groups", "batch_size", "requests_per_s", "chunk_tokens", "policy")
+_GIVEN = (
+    "mode",
+    "partition",
+    "groups",
+    "batch_size",
+    "requests_per_s",
+    "chunk_tokens",
+    "policy",
+    "decode_share",
+)
 _FOLLOWS = (
     "label",
     "description",
@@ -144,11 +154,13 @@ def candidates_of(deployment: object, scenario: Scenario) -> Candidates:
         raise InputError(problems)
     _check_units(reader, partition, groups)
     code = _policy(reader, partition, policy)
+    share = _decode_share(reader, code)
     if batch is None and rate is None:
         reader.wrong("batch_size", "this is needed", _LOADS)
     if problems:
         raise InputError(problems)
     candidates = _columns(partition, groups, code, batch or 1.0, chunk or 1.0)
+    candidates = candidates.replace(decode_share=share)
     if batch is None and rate is not None:
         candidates = candidates.replace(batch_size=_batch_for(scenario, candidates, rate))
     return candidates
@@ -400,15 +412,23 @@ def _together(partition: Partition, groups: Sequence[Group]) -> Iterator[list[in
 def _policy(reader: _Reader, partition: Partition, policy: str | None) -> int:
     if policy is None:
         return CHUNKED
-    if policy not in POLICIES:
-        reader.wrong("policy", "unknown policy", choose(policy, POLICIES))
-        return CHUNKED
-    code = POLICIES.index(policy)
-    if code == PRIORITIZED and not partition.shares_steps:
-        reader.wrong(
-            "policy", f"has no meaning in {partition.text}, whose phases do not share steps", "leave it out"
-        )
+    code, message, remedy = policy_code(partition, policy)
+    if message:
+        reader.wrong("policy", message, remedy)
     return code
+
+
+def _decode_share(reader: _Reader, policy: int) -> float:
+    """Share of the SMs that decode gets beside prefill; 1 where they take turns."""
+    share = reader.positive("decode_share")
+    if policy != TILE_SHARED:
+        if share is not None:
+            reader.wrong("decode_share", "has no meaning without policy: tile_shared", "leave it out")
+        return 1.0
+    if share is None or share >= 1.0:
+        reader.wrong("decode_share", "a number between 0 and 1 is needed", "e.g. decode_share: 0.5")
+        return 1.0
+    return share
 
 
 def _columns(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
-from afd_dse.cost.columns import EXPERT_POLICIES, PHASES, POLICIES, Candidates
+from afd_dse.cost.columns import DECODE_PRIORITY, EXPERT_POLICIES, PHASES, POLICIES, TILE_SHARED, Candidates
 from afd_dse.cost.expert_barrier import copies_experts
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
@@ -169,13 +169,43 @@ def _group_values(
     return {}
 
 
-def expand(layouts: Candidates, chunks: FloatArray, policies: Sequence[str]) -> Candidates:
-    """Every layout with every chunk size and policy; the batch is left as it is."""
-    codes = np.array([POLICIES.index(policy) for policy in policies])
-    chunk, code = (a.reshape(-1) for a in np.meshgrid(chunks, codes, indexing="ij"))
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How phases share a group: the code of the policy, and the share of the SMs that decode gets (1: all)."""
+
+    policy: int
+    decode_share: float = 1.0
+
+
+def sharings(grid: Grid, partition: Partition) -> list[Sharing]:
+    """The ways to share that ``grid`` lists and ``partition`` admits; at least one.
+
+    Where phases don't share steps, that is decode's priority unless the grid asks for tiles only.
+    """
+    plain = [name for name in grid.policies if name in ("chunked", "prioritized")]
+    found = [Sharing(POLICIES.index(name)) for name in plain] if partition.shares_steps else []
+    tiles = [Sharing(TILE_SHARED, share) for share in grid.decode_shares]
+    if partition.is_joint and "tile_shared" in grid.policies:
+        found += tiles
+    if not partition.shares_steps and (DECODE_PRIORITY in grid.policies or not found):
+        found = [Sharing(0), *found]
+    return found
+
+
+def expand(layouts: Candidates, chunks: FloatArray, ways: Sequence[Sharing]) -> Candidates:
+    """Every layout with every chunk size and way to share; the batch is left as it is."""
+    chunk, way = (a.reshape(-1) for a in np.meshgrid(chunks, np.arange(len(ways)), indexing="ij"))
     block = layouts.take(np.repeat(np.arange(len(layouts)), len(chunk)))
-    return block.replace(
-        chunk_tokens=np.tile(chunk, len(layouts)), policy=np.tile(code, len(layouts)).astype(np.int64)
+    return with_sharing(block, ways, np.tile(way, len(layouts))).replace(
+        chunk_tokens=np.tile(chunk, len(layouts))
+    )
+
+
+def with_sharing(candidates: Candidates, ways: Sequence[Sharing], which: IntArray) -> Candidates:
+    """Candidates that share GPUs in ``ways[which]`` [n]."""
+    return candidates.replace(
+        policy=np.array([way.policy for way in ways], dtype=np.int64)[which],
+        decode_share=np.array([way.decode_share for way in ways])[which],
     )
 
 

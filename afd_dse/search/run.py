@@ -12,7 +12,7 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
 from afd_dse.search import sampled
 from afd_dse.search.joint import search_joint
-from afd_dse.search.layouts import enumerate_layouts
+from afd_dse.search.layouts import enumerate_layouts, sharings
 from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import combine, probes
 from afd_dse.search.pool import Found, keep, ranking
@@ -144,9 +144,9 @@ def size_of(scenario: Scenario, space: Space, partition: Partition) -> int:
     total = 0
     if partition.is_joint:
         grid = grid_of(space, partition)
-        policies = len(grid.policies) if partition.shares_steps else 1
+        ways = len(sharings(grid, partition))
         layouts = len(enumerate_layouts(scenario, partition, tuple(Phase), grid))
-        return layouts * len(grid.batch.values()) * len(grid.chunk_tokens) * policies
+        return layouts * len(grid.batch.values()) * len(grid.chunk_tokens) * ways
     for phase in Phase:
         grid = space.split if partition.splits(phase) else space.whole
         layouts = len(enumerate_layouts(scenario, partition, (phase,), grid))

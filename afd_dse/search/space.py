@@ -47,7 +47,9 @@ class Grid(BaseModel):
     """What may vary for one structure of a unit; every field lists the values to try.
 
     ``gpus`` sizes of groups that hold attention, ``ffn_gpus`` sizes of groups that hold only FFN; ``expert_policies``
-    how experts and their ``redundant`` copies are placed on the ranks.
+    how experts and their ``redundant`` copies are placed on the ranks. ``policies`` how phases share GPUs: steps
+    (``chunked``, ``prioritized``), one side of them (``decode_priority``), or either one (``tile_shared``, in which
+    decode gets one of ``decode_shares`` of the SMs).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,7 +64,12 @@ class Grid(BaseModel):
     micro_batches: list[Positive]
     batch: BatchGrid
     chunk_tokens: list[Positive]
-    policies: list[Literal["chunked", "prioritized"]] = ["chunked", "prioritized"]
+    policies: list[Literal["chunked", "prioritized", "decode_priority", "tile_shared"]] = [
+        "chunked",
+        "prioritized",
+        "decode_priority",
+    ]
+    decode_shares: list[Annotated[float, Field(gt=0, lt=1)]] = [0.25, 0.5, 0.75]
     expert_policies: list[Literal["static", "history", "prefetch", "prefetch_overlapped"]] = ["static"]
 
     @model_validator(mode="after")

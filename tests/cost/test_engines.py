@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afd_dse.cost.columns import Candidates
-from afd_dse.cost.engines import cut_prompts, decode_alone, separate, shared_side
+from afd_dse.cost.engines import cut_prompts, decode_alone, separate
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
+from afd_dse.cost.sharing import shared_side
 from afd_dse.spec.cells import PARTITIONS, parse_partition
 from tests.strategies import block, build, layout, scenario, scenario_names, seeds
 
