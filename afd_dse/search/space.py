@@ -1,13 +1,14 @@
 """The declared search space: a YAML file of what may vary, read and checked."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from afd_dse.errors import InputError, Problem
+from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.operators.latency import FloatArray
 from afd_dse.resources import data_root
 
@@ -99,6 +100,23 @@ class Space(BaseModel):
     shared: Grid
     exhaustive_rows: Positive
     start: str | None = None
+
+
+def restricted(space: Space, grids: Mapping[str, Mapping[str, Any]], name: str) -> Space:
+    """``space`` with lists of its grids replaced as ``grids`` says, for the preset ``name``.
+
+    Raises :class:`DatabaseError` naming preset and field for a field or value that no grid can have.
+    """
+    if not grids:
+        return space
+    document = space.model_dump()
+    for structure, fields in grids.items():
+        document[structure] |= fields
+    try:
+        return Space.model_validate(document)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors())
+        raise DatabaseError(f"preset {name}: {wrong}") from error
 
 
 def load_space(reference: str | Path) -> Space:
