@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
 from afd_dse.cost.columns import DECODE_PRIORITY, EXPERT_POLICIES, PHASES, POLICIES, TILE_SHARED, Candidates
-from afd_dse.cost.expert_barrier import copies_experts
+from afd_dse.cost.expert_barrier import HISTORY, STATIC, copies_experts
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.space import Grid
@@ -27,7 +27,6 @@ def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: 
     """Every way to cut one group that holds ``attention`` and/or ``ffn``; ``alone`` when the unit is this one group."""
     sizes = grid.gpus if attention else grid.ffn_gpus
     dense = scenario.moe is None
-    policies = [EXPERT_POLICIES.index(name) for name in grid.expert_policies]
     rows: list[tuple[int, ...]] = []
     for pool, spec in enumerate(scenario.pools):
         domain = spec.accelerator.scale_up_gpus
@@ -56,7 +55,7 @@ def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: 
                 (pool, tp, dp, cp, pp, moe_tp, stage // moe_tp, redundant, policy, size)
                 for moe_tp in grid.moe_tp
                 if stage % moe_tp == 0 and moe_tp <= domain
-                for policy in (policies if _places_experts(scenario, stage // moe_tp, redundant) else [0])
+                for policy in _expert_policies(scenario, grid, stage // moe_tp, redundant)
             )
     table = np.array(rows, dtype=np.int64).reshape(-1, len(_OPTION))
     columns = {name: table[:, number] for number, name in enumerate(_OPTION)}
@@ -73,15 +72,22 @@ def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: 
             # Redundant experts fill whole slots: every rank holds the same number.
             slots = scenario.moe.experts + columns["redundant"]
             legal &= (columns["redundant"] == 0) | (slots % columns["ep"] == 0)
-            # Copies are made into redundant slots.
-            legal &= (columns["redundant"] > 0) | ~copies_experts(columns["expert_policy"])
     return {name: column[legal] for name, column in columns.items()}
 
 
-def _places_experts(scenario: Scenario, ep: int, redundant: int) -> bool:
-    """Whether it matters how a group places its experts: policies are one and the same otherwise."""
+def _expert_policies(scenario: Scenario, grid: Grid, ep: int, redundant: int) -> list[int]:
+    """Codes of the policies by which a group may place its experts, those left out that are the same as another.
+
+    One rank places nothing, past routing tells nothing of even popularity, and copies need redundant slots.
+    """
     loads = scenario.expert_loads
-    return loads is not None and ep > 1 and (redundant > 0 or not loads.even)
+    if loads is None or ep == 1:
+        return [STATIC]
+    codes = np.array([EXPERT_POLICIES.index(name) for name in grid.expert_policies])
+    possible = codes[(redundant > 0) | ~copies_experts(codes)]
+    if loads.even:
+        possible = np.where(possible == HISTORY, STATIC, possible)
+    return [int(code) for code in np.unique(possible)]
 
 
 @dataclass(frozen=True, slots=True)
