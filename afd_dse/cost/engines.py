@@ -15,8 +15,8 @@ from afd_dse.spec.cells import Partition, Phase
 class Prefill:
     """Prefill of a deployment's unit, columns [n].
 
-    ``service_s`` from the start of a request's prefill to its end; ``servers`` requests in service at once per
-    unit, ``capacity`` requests/s per unit; ``gate_s`` mean wait for the running step; ``sequences`` in flight per rank.
+    ``service_s`` of a request, with what it takes outside the steps; ``servers`` requests in service at once per unit,
+    ``capacity`` requests/s per unit; ``gate_s`` mean wait for the running step; ``sequences`` in flight per rank.
     """
 
     service_s: FloatArray
@@ -103,10 +103,10 @@ def prefill_alone(
     none = np.zeros(len(c))
     load = _load(none, chunks.sequences, chunks, chunks.sequences * chunks.piece)
     stations = phase_stations(scenario, cut, Phase.PREFILL, partition.splits(Phase.PREFILL), load)
-    return prefill_of(cut, chunks, run_step(scenario, stations)), stations, chunks
+    return prefill_of(scenario, cut, chunks, run_step(scenario, stations)), stations, chunks
 
 
-def prefill_of(cut: Cut, chunks: Chunks, step: Step) -> Prefill:
+def prefill_of(scenario: Scenario, cut: Cut, chunks: Chunks, step: Step) -> Prefill:
     """Service of a prefill engine whose steps take ``step``; pipeline stages work on different chunks at once."""
     service = chunks.per_request * step.seconds
     servers = cut.dp * chunks.sequences * cut.pp
@@ -114,7 +114,13 @@ def prefill_of(cut: Cut, chunks: Chunks, step: Step) -> Prefill:
     # (then the queueing formula already holds that wait).
     gate = 0.5 * step.seconds * (1.0 - 1.0 / (cut.dp * chunks.sequences))
     return Prefill(
-        service, servers, servers / service, gate, chunks.sequences, chunks.sequences * chunks.piece, step
+        service + scenario.overhead("request_s")[cut.attention_pool],
+        servers,
+        servers / service,
+        gate,
+        chunks.sequences,
+        chunks.sequences * chunks.piece,
+        step,
     )
 
 
@@ -139,6 +145,12 @@ def _decode_demand(scenario: Scenario, c: Candidates, cut: Cut) -> tuple[FloatAr
     """Decode sequences in one step of a pipeline stage, and requests that finish (and so must be prefilled) in it."""
     sequences = c.number("batch_size") / cut.pp
     return sequences, sequences * scenario.accepted_per_step / scenario.workload.osl
+
+
+def _admission(scenario: Scenario, cut: Cut, interval: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What a request takes outside the steps, and the wait for a step that takes it: half of one and more."""
+    steps = 0.5 + scenario.overhead("admission_steps")[cut.attention_pool]
+    return scenario.overhead("request_s")[cut.attention_pool], steps * interval
 
 
 def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
@@ -167,7 +179,8 @@ def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines
     # A rank's steps carry at most ``most`` prefill tokens: that many requests are in service at once.
     servers = cut.dp * chunks.sequences * cut.pp
     capacity = cut.dp * cut.pp * most / isl / interval
-    prefill = Prefill(service, servers, capacity, 0.5 * interval, chunks.sequences, most, mixed_step)
+    request_s, gate = _admission(scenario, cut, interval)
+    prefill = Prefill(service + request_s, servers, capacity, gate, chunks.sequences, most, mixed_step)
     decode = Decode(
         interval,
         np.maximum(mixed_step.seconds, pure_step.seconds),
@@ -195,8 +208,11 @@ def _prioritized(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
     service = chunks.per_request * step.seconds
     interval = decode.interval_s + rounds * service
     servers = cut.dp * together * cut.pp
-    gate = 0.5 * decode.interval_s * decode.interval_s / interval
-    prefill = Prefill(service, servers, servers / service, gate, together, together * chunks.piece, step)
+    request_s, wait = _admission(scenario, cut, decode.interval_s)
+    gate = wait * decode.interval_s / interval
+    prefill = Prefill(
+        service + request_s, servers, servers / service, gate, together, together * chunks.piece, step
+    )
     both = Decode(
         interval, decode.interval_s + service, batch * scenario.tokens_per_sequence / cut.pp, decode.step
     )

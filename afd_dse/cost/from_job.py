@@ -10,13 +10,15 @@ from afd_dse.architecture.catalogue import load_model
 from afd_dse.architecture.model import ModelArchitecture, MoeFfn, Quantization
 from afd_dse.architecture.quantization import quantization_for
 from afd_dse.cost.expert_load import histogram_popularity, power_law_popularity
-from afd_dse.cost.scenario import FrameworkProfile, Pool, Scenario, Slo, Workload
+from afd_dse.cost.scenario import EngineOverheads, FrameworkProfile, Pool, Scenario, Slo, Workload
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import operator_db_root
+from afd_dse.spec.calibration import Calibration, load_calibration
 from afd_dse.spec.job import Job
 from afd_dse.spec.routing import PowerLaw, read_histogram
 
 INFINITE = float("inf")
+_NOT_NUMBERS = ("source", "launches", "prefill_first", "packed_latent")
 
 
 @lru_cache(maxsize=1)
@@ -27,8 +29,10 @@ def _profiles() -> dict[str, FrameworkProfile]:
         return {
             name: FrameworkProfile(
                 name,
+                prefill_first=bool(entry["prefill_first"]),
                 launches=dict(entry["launches"]),
-                **{key: float(value) for key, value in entry.items() if key not in ("source", "launches")},
+                **{key: float(value) for key, value in entry.items() if key not in _NOT_NUMBERS},
+                packed_latent=bool(entry["packed_latent"]),
             )
             for name, entry in entries.items()
         }
@@ -41,6 +45,20 @@ def framework_profile(name: str) -> FrameworkProfile:
     return _profiles()[name]
 
 
+def engine_overheads(calibration: Calibration, framework: str, generation: str) -> EngineOverheads:
+    """Overheads of ``framework`` on ``generation`` in SI units."""
+    fitted = calibration.overheads_of(framework, generation)
+    return EngineOverheads(
+        layer_s=fitted.layer_overhead_us * 1e-6,
+        linear_layer_s=fitted.linear_layer_overhead_us * 1e-6,
+        step_s=fitted.step_overhead_ms * 1e-3,
+        sequence_s=fitted.sequence_overhead_us * 1e-6,
+        request_s=fitted.request_overhead_ms * 1e-3,
+        admission_steps=fitted.admission_steps,
+        prompts_ahead=fitted.prompts_ahead,
+    )
+
+
 def scenario_from_job(job: Job) -> Scenario:
     """Resolve model, data types, pools and limits of ``job``.
 
@@ -48,6 +66,7 @@ def scenario_from_job(job: Job) -> Scenario:
     """
     model = load_model(job.model)
     profile = framework_profile(job.framework)
+    calibration = load_calibration(job.calibration)
     pools = tuple(
         Pool(
             name=pool.name,
@@ -56,7 +75,11 @@ def scenario_from_job(job: Job) -> Scenario:
             count=pool.count,
             usd_per_gpu_hour=pool.resolved.usd_per_gpu_hour,
             power_w=pool.resolved.power_w,
+            # A share that the job sets replaces the framework's own rule.
             usable_fraction=pool.usable_memory_fraction or profile.usable_fraction,
+            overheads=engine_overheads(calibration, job.framework, pool.resolved.generation),
+            static_fraction=1.0 if pool.usable_memory_fraction else profile.static_fraction,
+            free_fraction=1.0 if pool.usable_memory_fraction else profile.free_fraction,
         )
         for pool in job.cluster.pools
     )

@@ -154,10 +154,9 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
     experts, exposed, policy = _experts(scenario, cut, phase, split, tokens, attention)
     sequences = load.decode_sequences * tokens_per_sequence / cut.pp + load.prefill_sequences
     head = head_seconds(scenario, pool=cut.attention_pool, tp=cut.tp, sequences=sequences)
-    profile = scenario.framework
-    overhead = profile.step_overhead_s + profile.step_overhead_per_sequence_s * (
-        load.decode_sequences + load.prefill_sequences
-    )
+    overhead = scenario.overhead("step_s")[cut.attention_pool] + scenario.overhead("sequence_s")[
+        cut.attention_pool
+    ] * (load.decode_sequences + load.prefill_sequences)
     hop = np.where(cut.pp > 1, _stage_hop(scenario, cut, tokens), 0.0)
     # The draft module runs once per draft token in decode; in prefill it reads the prompt once.
     passes = float(min(scenario.draft_tokens, 1) if phase == Phase.PREFILL else scenario.draft_tokens)

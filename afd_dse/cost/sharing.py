@@ -101,7 +101,7 @@ def shared_side(scenario: Scenario, partition: Partition, c: Candidates) -> Engi
     slowed = run_step(scenario, prefill_stations, attention_stretch=stretch[0], ffn_stretch=stretch[1])
     tail = decode_step(np.full(len(c), ALWAYS_BUSY)).seconds
     return Engines(
-        prefill_of(cuts[Phase.PREFILL], chunks, slowed),
+        prefill_of(scenario, cuts[Phase.PREFILL], chunks, slowed),
         Decode(step.seconds, tail, decode.step_tokens, step),
         slack,
         prefill_stations,

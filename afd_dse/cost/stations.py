@@ -10,7 +10,7 @@ from afd_dse.cost.columns import Column, distinct
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.station import Lookup, StationTime, looked_up
 from afd_dse.network.collectives import all_reduce
-from afd_dse.operators.latency import FloatArray, IntArray, Latency
+from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 
 ACTIVATION_BYTES = 2.0  # activations between kernels are bfloat16
 # Share of the mean context over which the slope of decode attention is taken: wide enough to pass over the steps of
@@ -81,7 +81,7 @@ def _attention_of_kind(look: Lookup) -> None:
     norms = database.elementwise(bytes_moved=tokens * hidden * ACTIVATION_BYTES * 8.0)
     look.add("norms and residual", norms)
     if not isinstance(kind.ffn, DenseFfn):
-        router = database.gemm(dtype="bfloat16", m=tokens, n=float(kind.ffn.experts), k=hidden)
+        router = database.layer_gemm(dtype="bfloat16", m=tokens, n=float(kind.ffn.experts), k=hidden)
         look.add("router", router)
     reduced = all_reduce(
         database, scenario.tiers, pool, message_bytes=tokens * hidden * ACTIVATION_BYTES, gpus=c["tp"]
@@ -91,6 +91,7 @@ def _attention_of_kind(look: Lookup) -> None:
     exchanged = tokens * hidden * ACTIVATION_BYTES
     gathered = all_reduce(database, scenario.tiers, pool, message_bytes=exchanged, gpus=c["cp"])
     look.add("context-parallel exchange", gathered)
+    _add_gaps(look, linear=isinstance(kind.attention, LinearAttention))
 
 
 def _gqa(look: Lookup, spec: Gqa, tokens: FloatArray) -> None:
@@ -100,12 +101,12 @@ def _gqa(look: Lookup, spec: Gqa, tokens: FloatArray) -> None:
     query_width = heads * spec.head_dim * (2.0 if spec.gated else 1.0)
     kv_width = 2.0 * kv_heads * spec.head_dim
     if spec.query_rank:
-        down = database.gemm(dtype=q.gemm, m=tokens, n=spec.query_rank + kv_width, k=hidden)
+        down = database.layer_gemm(dtype=q.gemm, m=tokens, n=spec.query_rank + kv_width, k=hidden)
         look.add("query/key/value projection", down)
-        up = database.gemm(dtype=q.gemm, m=tokens, n=query_width, k=float(spec.query_rank))
+        up = database.layer_gemm(dtype=q.gemm, m=tokens, n=query_width, k=float(spec.query_rank))
         look.add("query up projection", up)
     else:
-        qkv = database.gemm(dtype=q.gemm, m=tokens, n=query_width + kv_width, k=hidden)
+        qkv = database.layer_gemm(dtype=q.gemm, m=tokens, n=query_width + kv_width, k=hidden)
         look.add("query/key/value projection", qkv)
     # Rotary embedding, query/key norms and the write to the cache: read and write the projected activations.
     rope = database.elementwise(bytes_moved=tokens * (query_width + kv_width) * ACTIVATION_BYTES * 2.0)
@@ -125,7 +126,7 @@ def _gqa(look: Lookup, spec: Gqa, tokens: FloatArray) -> None:
             **_pieces(c, prefilling),
         )
         look.add("prefill attention", latency, prefilling)
-    output = database.gemm(dtype=q.gemm, m=tokens, n=hidden, k=heads * spec.head_dim)
+    output = database.layer_gemm(dtype=q.gemm, m=tokens, n=hidden, k=heads * spec.head_dim)
     look.add("output projection", output)
 
 
@@ -196,7 +197,7 @@ def _linear(look: Lookup, spec: LinearAttention, tokens: FloatArray) -> None:
     value_width = value_heads * spec.value_head_dim
     # Queries, keys, values, output gate, and per value head the two gates of the delta rule.
     width = 2.0 * key_heads * spec.key_head_dim + 2.0 * value_width + 2.0 * value_heads
-    look.add("input projection", database.gemm(dtype=q.gemm, m=tokens, n=width, k=hidden))
+    look.add("input projection", database.layer_gemm(dtype=q.gemm, m=tokens, n=width, k=hidden))
     decoding, prefilling = c["decode_sequences"] > 0, c["prefill_sequences"] > 0
     for name, phase, active, batch, length in (
         ("decode linear attention", "generation", decoding, c["decode_tokens"], np.ones_like(tokens)),
@@ -213,7 +214,7 @@ def _linear(look: Lookup, spec: LinearAttention, tokens: FloatArray) -> None:
                 tokens=length[active],
             )
             look.add(name, latency, active)
-    output = database.gemm(dtype=q.gemm, m=tokens, n=hidden, k=value_width)
+    output = database.layer_gemm(dtype=q.gemm, m=tokens, n=hidden, k=value_width)
     look.add("output projection", output)
 
 
@@ -283,6 +284,16 @@ def _ffn_of_kind(look: Lookup) -> None:
         gpus=c["dense_reduce" if isinstance(kind.ffn, DenseFfn) else "moe_reduce"],
     )
     look.add("FFN all-reduce", reduced)
+    _add_gaps(look, linear=False)
+
+
+def _add_gaps(look: Lookup, *, linear: bool) -> None:
+    """Gaps between kernels and kernels that no table holds: half of a layer's on either side, fitted to engines."""
+    overheads = look.scenario.pools[look.pool].overheads
+    seconds = overheads.layer_s / 2.0 + (overheads.linear_layer_s if linear else 0.0)
+    rows = len(look.members)
+    fitted = np.full(rows, Provenance.INTERPOLATED, dtype=np.int8)
+    look.add("kernel gaps", Latency(np.full(rows, seconds), fitted))
 
 
 def expert_imbalance(
@@ -298,10 +309,10 @@ def _dense(look: Lookup, name: str, width: int, gated: bool) -> None:
     hidden, dtype = float(scenario.model.hidden), scenario.quantization.gemm
     tokens, local = c["shard_tokens"], width / c["shard"]
     matrices = 2.0 if gated else 1.0
-    look.add(f"{name} up", database.gemm(dtype=dtype, m=tokens, n=matrices * local, k=hidden))
+    look.add(f"{name} up", database.layer_gemm(dtype=dtype, m=tokens, n=matrices * local, k=hidden))
     activation = database.elementwise(bytes_moved=tokens * local * ACTIVATION_BYTES * (matrices + 1.0))
     look.add(f"{name} activation", activation)
-    look.add(f"{name} down", database.gemm(dtype=dtype, m=tokens, n=hidden, k=local))
+    look.add(f"{name} down", database.layer_gemm(dtype=dtype, m=tokens, n=hidden, k=local))
 
 
 def head_seconds(scenario: Scenario, *, pool: Column, tp: Column, sequences: Column) -> FloatArray:
@@ -312,7 +323,7 @@ def head_seconds(scenario: Scenario, *, pool: Column, tp: Column, sequences: Col
         at = rows["pool"] == number
         database, m = scenario.databases[number], np.maximum(rows["sequences"][at], 1e-9)
         width = np.ceil(scenario.model.vocabulary / rows["tp"][at])
-        head = database.gemm(dtype="bfloat16", m=m, n=width, k=float(scenario.model.hidden)).seconds
+        head = database.layer_gemm(dtype="bfloat16", m=m, n=width, k=float(scenario.model.hidden)).seconds
         sampling = database.elementwise(bytes_moved=m * width * 4.0 * 2.0).seconds
         seconds[at] = np.where(rows["sequences"][at] > 0, head + sampling, 0.0)
     result: FloatArray = seconds[inverse]

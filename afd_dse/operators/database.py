@@ -23,6 +23,13 @@ from afd_dse.spec.accelerator import Accelerator
 ELEMENTWISE_EFFICIENCY = 0.8
 ELEMENTWISE_LAUNCH_S = 1.5e-6
 
+# NOTE: TensorRT-LLM's autotuner times every GEMM library it links (cuBLASLt, CUTLASS, DeepGEMM, generated kernels) at
+# start-up and takes the fastest; its published tables hold one kernel. The other frameworks call one library.
+AUTOTUNED = ("trtllm",)
+# NOTE: per-tensor scales of activations are static in the published checkpoints, so that engines fuse the
+# quantisation into the norm or activation before the GEMM. Block scales are computed from the activations.
+STATIC_SCALES = ("fp8",)
+
 Values = npt.ArrayLike
 
 
@@ -73,6 +80,28 @@ class OperatorDatabase:
         """[m, k] x [k, n] with weights of ``dtype``, bfloat16 result."""
         shape, (m_, n_, k_) = _flat(m, n, k)
         return _shaped(self._gemm.latency(dtype, m_, n_, k_), shape)
+
+    def layer_gemm(self, *, dtype: str, m: Values, n: Values, k: Values) -> Latency:
+        """A GEMM as an engine runs it: by the kernel its autotuner picks, quantisation fused where that is possible.
+
+        Arguments as those of :meth:`gemm`, which gives the framework's own measured row instead.
+        """
+        shape, (m_, n_, k_) = _flat(m, n, k)
+        best: Latency | None = None
+        for family in self._engine_gemms:
+            one = family.latency(dtype, m_, n_, k_)
+            if dtype in STATIC_SCALES:
+                one = Latency(one.seconds - family.quantization_s(dtype), one.provenance)
+            best = one if best is None else best.faster(one)
+        assert best is not None
+        return _shaped(best, shape)
+
+    @cached_property
+    def _engine_gemms(self) -> tuple[GemmFamily, ...]:
+        if self.framework not in AUTOTUNED:
+            return (self._gemm,)
+        others = (name for name in FRAMEWORKS if name != self.framework)
+        return (self._gemm, *(GemmFamily(self.accelerator, name, self.reference) for name in others))
 
     def moe(
         self,

@@ -120,9 +120,10 @@ def _memory(scenario: Scenario, found: Found, row: int) -> str:
     largest = int(terms[worst].argmax())
     over = (used[worst] - budget[worst]) / _GIB
     cells = " ".join(cell.name for cell in groups[worst])
+    part, size = TERM_WORDS[TERMS[largest]], number(terms[worst, largest] / _GIB)
     return (
-        f"memory of group {cells} is {number(over)} GiB over the {number(budget[worst] / _GIB)} GiB of a GPU; "
-        f"the largest part is its {TERM_WORDS[TERMS[largest]]} ({number(terms[worst, largest] / _GIB)} GiB)"
+        f"memory of group {cells} is {number(over)} GiB over the {number(budget[worst] / _GIB)} GiB of a GPU "
+        f"that it may fill; the largest part is its {part} ({size} GiB)"
     )
 
 

@@ -17,6 +17,7 @@ from pydantic import (
 from afd_dse.errors import InputError
 from afd_dse.resources import search_spaces_root
 from afd_dse.spec.base import Spec, absolute, complain_about, complaint
+from afd_dse.spec.calibration import CalibrationName
 from afd_dse.spec.cluster import AcceleratorOverride, Cluster, Pool
 from afd_dse.spec.modes import ALL, ALL_PARTITIONS, resolve_mode, resolve_modes
 from afd_dse.spec.suggest import choose
@@ -258,6 +259,9 @@ class Job(Spec):
     """The load that must be served; needed by the objective `fewest_gpus`."""
     search: Search = Search()
     """What is searched, and how."""
+    calibration: CalibrationName = "default"
+    """What engines take beyond their kernels: `default` (fitted to published runs), `none`, or a file that
+    `afd-dse calibrate` wrote."""
     notes: tuple[str, ...] = Field((), strict=False)
     """Remarks that go with the job, such as what a foreign format said that a job cannot."""
 
