@@ -1,6 +1,6 @@
 """One step of one unit: the stations of attention, links and FFN, and the time a step takes on them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -55,9 +55,9 @@ class Cut:
     moe_tp: IntArray
     ep: IntArray
     redundant: IntArray
-    expert_policy: IntArray
     micro_batches: IntArray
     replicas: IntArray
+    expert_policy: IntArray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
 
     @classmethod
     def of(cls, candidates: Candidates, phase: Phase) -> "Cut":
