@@ -104,11 +104,20 @@ def ffn_weight_bytes(
     if isinstance(kind.ffn, DenseFfn):
         dense = ffn_matrices(kind.ffn.intermediate, model.hidden, kind.ffn.gated, "gemm")
         return np.broadcast_to(_bytes(dense, quantization, shared_tp), shape).copy()
-    expert = ffn_matrices(kind.ffn.intermediate, model.hidden, kind.ffn.gated, "moe")
     shared = ffn_matrices(kind.ffn.shared_intermediate, model.hidden, kind.ffn.gated, "gemm")
     slots = expert_slots(kind.ffn, ep, redundant)
-    held = slots * _bytes(expert, quantization, moe_tp) + _bytes(shared, quantization, shared_tp)
+    held = slots * expert_weight_bytes(kind, model, quantization, moe_tp) + _bytes(
+        shared, quantization, shared_tp
+    )
     return np.broadcast_to(np.asarray(held, dtype=np.float64), shape).copy()
+
+
+def expert_weight_bytes(
+    kind: LayerKind, model: ModelArchitecture, quantization: Quantization, moe_tp: npt.ArrayLike = 1
+) -> FloatArray:
+    """One routed expert of one layer on one GPU, bytes."""
+    expert = ffn_matrices(kind.ffn.intermediate, model.hidden, kind.ffn.gated, "moe")
+    return np.asarray(_bytes(expert, quantization, moe_tp), dtype=np.float64)
 
 
 def expert_slots(ffn: MoeFfn, ep: npt.ArrayLike, redundant: npt.ArrayLike = 0) -> FloatArray:

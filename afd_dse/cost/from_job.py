@@ -1,17 +1,21 @@
 """From a validated job to the scenario that the evaluator works on."""
 
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from afd_dse.architecture.catalogue import load_model
-from afd_dse.architecture.model import ModelArchitecture, Quantization
+from afd_dse.architecture.model import ModelArchitecture, MoeFfn, Quantization
 from afd_dse.architecture.quantization import quantization_for
+from afd_dse.cost.expert_load import histogram_popularity, power_law_popularity
 from afd_dse.cost.scenario import EngineOverheads, FrameworkProfile, Pool, Scenario, Slo, Workload
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import operator_db_root
 from afd_dse.spec.calibration import Calibration, Intervals, Metric, load_calibration
 from afd_dse.spec.job import Job
+from afd_dse.spec.routing import PowerLaw, read_histogram
 
 INFINITE = float("inf")
 _JUDGED: tuple[Metric, Metric] = ("tpot", "ttft")
@@ -105,7 +109,7 @@ def scenario_from_job(job: Job) -> Scenario:
             arrival_cv2=job.workload.arrival_cv2,
             concurrency_limit=INFINITE if arrival.concurrency is None else arrival.concurrency,
             requests_per_s=job.demand.requests_per_s if job.demand else 0.0,
-            expert_distribution=job.workload.expert_distribution,
+            **_routing(job, model),
         ),
         slo=_limits(job, calibration.intervals.get(job.framework)),
         intervals=calibration.intervals.get(job.framework),
@@ -149,6 +153,27 @@ def _limits(job: Job, intervals: Intervals | None) -> Slo:
         confidence=slo.confidence,
         asked=asked,
     )
+
+
+def _routing(job: Job, model: ModelArchitecture) -> dict[str, Any]:
+    """How tokens fall on the experts of ``model``: the tables to read, and the popularity of each expert."""
+    asked, field = job.workload.expert_distribution, "workload.expert_distribution"
+    if isinstance(asked, str):
+        return {"expert_distribution": asked}
+    experts = next((kind.ffn.experts for kind in model.kinds if isinstance(kind.ffn, MoeFfn)), None)
+    if experts is None:
+        message = f"{model.name} has no experts"
+        raise InputError(Problem(field, asked.model_dump(), message, "leave it out"))
+    if isinstance(asked, PowerLaw):
+        popularity = power_law_popularity(experts, asked.exponent)
+    else:
+        counts = read_histogram(Path(asked.histogram), f"{field}.histogram")
+        if len(counts) != experts:
+            message = f"the file has {len(counts)} experts, {model.name} has {experts}"
+            remedy = "give one row for every expert"
+            raise InputError(Problem(f"{field}.histogram", asked.histogram, message, remedy))
+        popularity = histogram_popularity(counts)
+    return {"expert_popularity": tuple(popularity.tolist()), "expert_persistence": asked.persistence}
 
 
 # NOTE: checkpoints with MXFP4 experts name only the weights' type. Blackwell computes them with 8-bit activations

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from afd_dse.architecture.model import ModelArchitecture, MoeFfn, Quantization
+from afd_dse.cost.expert_barrier import ExpertLoads
+from afd_dse.cost.imbalance import LengthMoments, kv_load_moments
 from afd_dse.network.tiers import Tiers
 from afd_dse.operators.database import OperatorDatabase
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.operators.moe import UNIFORM
 from afd_dse.spec.accelerator import Accelerator
 from afd_dse.spec.calibration import Intervals
 
@@ -90,9 +93,11 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Means (tokens) and coefficients of variation of the requests.
+    """Means (tokens) and coefficients of variation of the requests, and how their tokens fall on experts.
 
     ``arrival_cv2`` is the squared coefficient of variation of inter-arrival times, 1 for Poisson.
+    ``expert_distribution`` names the measured tables to read; with ``uniform`` ones ``expert_popularity`` may hold the
+    share of each expert (empty: all alike), and ``expert_persistence`` how much of it past routing tells.
     """
 
     isl: float
@@ -105,6 +110,8 @@ class Workload:
     concurrency_limit: float = float("inf")
     requests_per_s: float = 0.0
     expert_distribution: str = "uniform"
+    expert_popularity: tuple[float, ...] = ()
+    expert_persistence: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +187,31 @@ class Scenario:
         """Tokens that a sequence brings to one decode step: itself and its drafts."""
         return 1 + self.draft_tokens
 
+    @cached_property
+    def kv_load(self) -> tuple[float, float]:
+        """Mean and variance of the tokens that a decoding sequence attends to, prefix included.
+
+        In steady state long outputs are found in a batch more often than they arrive, at an age that is spread evenly.
+        """
+        work = self.workload
+        mean, variance = kv_load_moments(
+            LengthMoments.lognormal(work.isl, work.isl_cv), LengthMoments.lognormal(work.osl, work.osl_cv)
+        )
+        return work.prefix + float(mean), float(variance)
+
+    @cached_property
+    def expert_loads(self) -> ExpertLoads | None:
+        """The loads of expert ranks; None where the tables hold all skew that is asked for, or there are no experts."""
+        if self.moe is None or self.workload.expert_distribution != UNIFORM:
+            return None
+        given = self.workload.expert_popularity
+        popularity = np.array(given) if given else np.full(self.moe.experts, 1.0 / self.moe.experts)
+        return ExpertLoads(popularity, self.moe.topk, self.workload.expert_persistence)
+
     @property
     def decode_context(self) -> float:
-        """Mean context of a decoding sequence: in steady state the ages in a batch spread evenly over the output."""
-        return self.workload.prefix + self.workload.isl + self.workload.osl / 2.0
+        """Mean context of a decoding sequence."""
+        return self.kv_load[0]
 
     @cached_property
     def moe(self) -> MoeFfn | None:

@@ -10,9 +10,12 @@ from afd_dse.cost.columns import Column, distinct
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.station import Lookup, StationTime, looked_up
 from afd_dse.network.collectives import all_reduce
-from afd_dse.operators.latency import FloatArray, Latency, Provenance
+from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 
 ACTIVATION_BYTES = 2.0  # activations between kernels are bfloat16
+# Share of the mean context over which the slope of decode attention is taken: wide enough to pass over the steps of
+# single kernels, narrow enough for a window that is nearly full.
+GROWTH_STEP = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class FfnShape:
     moe_tp: Column
     ep: Column
     redundant: Column
+    expert_policy: Column
     tokens: Column
     shard_tokens: Column
     shard: Column
@@ -109,15 +113,7 @@ def _gqa(look: Lookup, spec: Gqa, tokens: FloatArray) -> None:
     look.add("rotary embedding and cache write", rope)
     decoding, prefilling = c["decode_sequences"] > 0, c["prefill_sequences"] > 0
     if decoding.any():
-        latency = database.generation_attention(
-            heads=heads[decoding],
-            kv_heads=kv_heads[decoding],
-            head_dim=spec.head_dim,
-            window=spec.window,
-            kv_dtype=q.kv_cache,
-            batch=c["decode_sequences"][decoding],
-            context=scenario.decode_context / c["cp"][decoding],
-        )
+        latency = _gqa_decode(look, spec, decoding, scenario.decode_context)
         look.add("decode attention", latency, decoding)
     if prefilling.any():
         latency = database.context_attention(
@@ -134,6 +130,20 @@ def _gqa(look: Lookup, spec: Gqa, tokens: FloatArray) -> None:
     look.add("output projection", output)
 
 
+def _gqa_decode(look: Lookup, spec: Gqa, rows: npt.NDArray[np.bool_], context: float) -> Latency:
+    """Decode attention kernel of ``rows`` at a mean context of ``context`` tokens."""
+    c = {name: look.columns[name][rows] for name in ("tp", "cp", "decode_sequences")}
+    return look.database.generation_attention(
+        heads=np.ceil(spec.heads / c["tp"]),
+        kv_heads=np.ceil(spec.kv_heads / c["tp"]),
+        head_dim=spec.head_dim,
+        window=spec.window,
+        kv_dtype=look.scenario.quantization.kv_cache,
+        batch=c["decode_sequences"],
+        context=context / c["cp"],
+    )
+
+
 def _pieces(c: dict[str, FloatArray], rows: npt.NDArray[np.bool_]) -> dict[str, FloatArray]:
     """Batch, new tokens and cached tokens of prefill pieces; a context-parallel rank takes its share of the tokens."""
     tokens = c["piece"][rows] / c["cp"][rows]
@@ -148,17 +158,7 @@ def _mla(look: Lookup, spec: Mla) -> None:
     heads = np.ceil(spec.heads / c["tp"])
     decoding, prefilling = c["decode_sequences"] > 0, c["prefill_sequences"] > 0
     if decoding.any():
-        # NOTE: every draft token counts as a sequence of its own: with all heads on one latent, MLA decode is near
-        # the compute bound, so draft tokens are not free as they are for GQA.
-        latency = database.mla_generation(
-            mla=spec,
-            hidden=scenario.model.hidden,
-            heads=heads[decoding],
-            gemm_dtype=q.gemm,
-            kv_dtype=q.kv_cache,
-            batch=c["decode_tokens"][decoding],
-            context=scenario.decode_context / c["cp"][decoding],
-        )
+        latency = _mla_decode(look, spec, decoding, scenario.decode_context)
         look.add("decode attention block (MLA)", latency, decoding)
     if prefilling.any():
         latency = database.mla_context(
@@ -171,6 +171,23 @@ def _mla(look: Lookup, spec: Mla) -> None:
             **_pieces(c, prefilling),
         )
         look.add("prefill attention block (MLA)", latency, prefilling)
+
+
+def _mla_decode(look: Lookup, spec: Mla, rows: npt.NDArray[np.bool_], context: float) -> Latency:
+    """Decode attention block of ``rows`` at a mean context of ``context`` tokens."""
+    c = {name: look.columns[name][rows] for name in ("tp", "cp", "decode_tokens")}
+    q = look.scenario.quantization
+    # NOTE: every draft token counts as a sequence of its own: with all heads on one latent, MLA decode is near
+    # the compute bound, so draft tokens are not free as they are for GQA.
+    return look.database.mla_generation(
+        mla=spec,
+        hidden=look.scenario.model.hidden,
+        heads=np.ceil(spec.heads / c["tp"]),
+        gemm_dtype=q.gemm,
+        kv_dtype=q.kv_cache,
+        batch=c["decode_tokens"],
+        context=context / c["cp"],
+    )
 
 
 def _linear(look: Lookup, spec: LinearAttention, tokens: FloatArray) -> None:
@@ -201,6 +218,30 @@ def _linear(look: Lookup, spec: LinearAttention, tokens: FloatArray) -> None:
     look.add("output projection", output)
 
 
+def attention_growth(scenario: Scenario, shape: AttentionShape) -> StationTime:
+    """How much longer decode attention takes per relative growth of the contexts, seconds [n, kinds].
+
+    The secant over :data:`GROWTH_STEP` of the mean context: kernel time is close to linear in it.
+    """
+    names = ("pool", "tp", "cp", "decode_sequences", "decode_tokens")
+    columns = {name: getattr(shape, name) for name in names}
+    return looked_up(scenario, "attention growth", columns, _growth_of_kind)
+
+
+def _growth_of_kind(look: Lookup) -> None:
+    rows = look.columns["decode_sequences"] > 0
+    spec = look.kind.attention
+    if isinstance(spec, LinearAttention) or not rows.any():
+        return
+    contexts = (look.scenario.decode_context, look.scenario.decode_context * (1.0 + GROWTH_STEP))
+    if isinstance(spec, Gqa):
+        mean, longer = (_gqa_decode(look, spec, rows, context) for context in contexts)
+    else:
+        mean, longer = (_mla_decode(look, spec, rows, context) for context in contexts)
+    growth = np.maximum(longer.seconds - mean.seconds, 0.0) / GROWTH_STEP
+    look.add("wait for the attention rank with the most KV", Latency(growth, mean.provenance), rows)
+
+
 def ffn_station(scenario: Scenario, shape: FfnShape) -> StationTime:
     """FFN of one layer of each kind: dense FFN or shared and routed experts of one rank. Seconds [n, kinds]."""
     return looked_up(scenario, "ffn", _columns(shape), _ffn_of_kind)
@@ -228,6 +269,11 @@ def _ffn_of_kind(look: Lookup) -> None:
             distribution=scenario.workload.expert_distribution,
             gated=kind.ffn.gated,
             local_experts=np.ceil((kind.ffn.experts + c["redundant"]) / c["ep"]),
+            imbalance=expert_imbalance(
+                scenario,
+                c["tokens"],
+                *(c[name].astype(np.int64) for name in ("ep", "redundant", "expert_policy")),
+            ),
         )
         look.add("routed experts", routed)
     reduced = all_reduce(
@@ -248,6 +294,14 @@ def _add_gaps(look: Lookup, *, linear: bool) -> None:
     rows = len(look.members)
     fitted = np.full(rows, Provenance.INTERPOLATED, dtype=np.int8)
     look.add("kernel gaps", Latency(np.full(rows, seconds), fitted))
+
+
+def expert_imbalance(
+    scenario: Scenario, tokens: FloatArray, ep: IntArray, redundant: IntArray, policy: IntArray
+) -> FloatArray:
+    """Load of the busiest expert rank over the mean one's, [n]; NaN where the measured tables hold it already."""
+    loads = scenario.expert_loads
+    return np.full(len(tokens), np.nan) if loads is None else loads.imbalance(tokens, ep, redundant, policy)
 
 
 def _dense(look: Lookup, name: str, width: int, gated: bool) -> None:

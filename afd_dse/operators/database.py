@@ -117,19 +117,22 @@ class OperatorDatabase:
         distribution: str = BALANCED,
         gated: Values = True,
         local_experts: Values | None = None,
+        imbalance: Values = np.nan,
     ) -> Latency:
         """Routed experts of the busiest rank: both grouped GEMMs with activation, without dispatch and combine.
 
         ``tokens`` are those of the whole expert group. ``distribution`` is balanced, uniform (random routing without
         favourites), power_law_1.01 or power_law_1.2 (as measured: one random draw a point). ``local_experts`` is the
         number of expert slots a rank holds, by default ceil(experts / ep); more means replicated experts.
+        ``imbalance`` is the load of the busiest rank over the mean one's where it is known; by default it follows from
+        the slots alone.
         """
         width = np.ceil(np.asarray(experts, dtype=np.float64) / np.asarray(ep, dtype=np.float64))
         held = width if local_experts is None else local_experts
-        shape, (t, h, i, k, e, tp, ranks, local, gate) = _flat(
-            tokens, hidden, intermediate, topk, experts, moe_tp, ep, held, gated
+        shape, (t, h, i, k, e, tp, ranks, local, gate, uneven) = _flat(
+            tokens, hidden, intermediate, topk, experts, moe_tp, ep, held, gated, imbalance
         )
-        found = self._moe.latency(dtype, t, (h, i, k, e, tp), ranks, local, distribution, gate > 0.0)
+        found = self._moe.latency(dtype, t, (h, i, k, e, tp), ranks, local, distribution, gate > 0.0, uneven)
         return _shaped(found, shape)
 
     def elementwise(self, *, bytes_moved: Values) -> Latency:

@@ -299,13 +299,19 @@ class MoeFamily:
         local_experts: FloatArray,
         distribution: str,
         gated: npt.NDArray[np.bool_],
+        imbalance: FloatArray,
     ) -> Latency:
-        """Latency [q] of one rank's experts; ``shape`` is hidden, intermediate, topk, experts, moe_tp, each [q]."""
+        """Latency [q] of one rank's experts; ``shape`` is hidden, intermediate, topk, experts, moe_tp, each [q].
+
+        ``imbalance`` is the load of the rank that is waited for over the mean one's; NaN: even popularity, in which a
+        rank may only hold one expert more than another.
+        """
         if distribution not in DISTRIBUTIONS:
             known = ", ".join(DISTRIBUTIONS)
             raise InputError(Problem("distribution", distribution, "unknown routing", f"use one of {known}"))
         hidden, intermediate, topk, experts, moe_tp = shape
-        share = busiest_share(experts, ep, local_experts)
+        even = busiest_share(experts, ep, local_experts)
+        share = np.where(np.isnan(imbalance), even, imbalance / ep)
         # Tokens that give each of the rank's slots its load if the slots were all the experts there are.
         load = tokens * experts * share / local_experts
         arguments = {

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from afd_dse.cost.columns import CHUNKED
+from afd_dse.cost.columns import PRIORITIZED
 from afd_dse.cost.evaluate import CONSTRAINTS, MAX_UTILIZATION
 from afd_dse.cost.memory import TERMS
 from afd_dse.cost.scenario import Scenario, Slo
@@ -29,7 +29,7 @@ def applicable(scenario: Scenario, partition: Partition, policy: int) -> dict[st
         "memory": True,
         "gpus": True,
         "prefill capacity": True,
-        "shared capacity": partition.is_joint and not (partition.shares_steps and policy != CHUNKED),
+        "shared capacity": partition.is_joint and not (partition.shares_steps and policy == PRIORITIZED),
         "KV transfer": partition.group_of[Cell.PA] != partition.group_of[Cell.DA],
         "TTFT": math.isfinite(slo.ttft_s),
         "TPOT": math.isfinite(slo.tpot_s),

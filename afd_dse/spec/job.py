@@ -137,8 +137,8 @@ class Search(Spec):
         Discriminator(_modes_form),
         BeforeValidator(_one_mode_as_list),
     ] = Field("all", examples=["all", ["colocated", "pd", "PA PF | DA | DF"]])
-    """Deployment modes: `all` with a name, `all_partitions` (15), or a list of names and partitions of the cells
-    PA PF DA DF (P prefill, D decode, A attention, F FFN)."""
+    """Deployment modes: `all` with a name, `all_partitions` (15), or a list of names (of modes, or of systems as in
+    search_spaces/presets) and partitions of the cells PA PF DA DF (P prefill, D decode, A attention, F FFN)."""
     objective: Objective = "throughput_per_gpu"
     """`throughput_per_gpu` and `total_throughput`: output tokens per second; `usd_per_mtok`: price of a million output
     tokens; `fewest_gpus`: GPUs that serve `demand.requests_per_s`."""
