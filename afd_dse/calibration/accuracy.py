@@ -93,8 +93,8 @@ def _choice(table: pd.DataFrame) -> dict[str, float | int | None]:
 
     Regret is what the chosen configuration's measured throughput per GPU lacks to the best one's, per cent. With a
     limit, the median of the question's measured TPOT, only configurations predicted to keep it are chosen from, and
-    only those that kept it can be best; a choice that broke the limit by more than the noise of runs, 5 %, counts as
-    the worst that kept it.
+    only those that kept it can be best; a choice that broke the limit by more than the noise of runs, 5 %, is counted
+    apart.
     """
     name = METRICS["throughput"]
     regrets, limited, ranks, broken = [], [], [], 0
@@ -112,7 +112,8 @@ def _choice(table: pd.DataFrame) -> dict[str, float | int | None]:
         pick = int(np.where(offered, expected, -np.inf).argmax() if offered.any() else expected_tpot.argmin())
         late = tpot[pick] > 1.05 * limit
         broken += int(late)
-        limited.append(1.0 - (got[tpot <= limit].min() if late else min(got[pick], best)) / best)
+        if not late:
+            limited.append(1.0 - min(got[pick], best) / best)
     return {
         "questions": len(regrets),
         "regret": _number(_PER_CENT * float(np.mean(regrets))) if regrets else None,

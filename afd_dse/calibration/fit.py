@@ -17,7 +17,8 @@ GROUP = ["model", "accelerator"]
 HOPPER, BLACKWELL = "hopper", "blackwell"
 # What TPOT is linear in, given the batch: name, first guess and how far it may plausibly lie from it.
 _STEP_TERMS = {
-    "layer_overhead_us": (8.0, 10.0),
+    "layer_overhead_us": (5.0, 10.0),
+    "dense_layer_overhead_us": (5.0, 10.0),
     "linear_layer_overhead_us": (5.0, 30.0),
     "step_overhead_ms": (0.1, 0.5),
     "sequence_overhead_us": (3.0, 5.0),
@@ -108,6 +109,7 @@ def step_terms(rows: pd.DataFrame) -> tuple[pd.DataFrame, Terms]:
     found = bare.loc[usable.index]
     columns = {
         "layer_overhead_us": found["layers"] * 1e-3,
+        "dense_layer_overhead_us": found["dense_layers"] * 1e-3,
         "linear_layer_overhead_us": found["linear_layers"] * 1e-3,
         "step_overhead_ms": pd.Series(1.0, index=usable.index),
         "sequence_overhead_us": found["batch"] * 1e-3,
@@ -189,6 +191,6 @@ def _as_overheads(
 ) -> dict[str, dict[str, Overheads]]:
     found = {framework: dict(by_generation) for framework, by_generation in known.items()}
     for (framework, generation), values in fitted.items():
-        rounded = {name: float(f"{value:.4g}") for name, value in values.items()}
+        rounded = {name: round(value, 3) for name, value in values.items()}
         found.setdefault(framework, {})[generation] = Overheads(**rounded)
     return found

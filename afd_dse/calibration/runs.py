@@ -1,5 +1,6 @@
 """Measured runs as candidates of the cost model: what it predicts for each of them."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from afd_dse.architecture.catalogue import load_model
-from afd_dse.architecture.model import LinearAttention
+from afd_dse.architecture.model import DenseFfn, LayerKind, LinearAttention
 from afd_dse.architecture.weights import legal_moe_tp
 from afd_dse.calibration.measured import AGGREGATED, DISAGGREGATED, REASON
 from afd_dse.calibration.recipes import recipe
@@ -36,7 +37,15 @@ _QUESTION = ["model", "accelerator", "framework", "gemm_dtype", "moe_dtype", "kv
 FEATURES = ("batch", "running", "prompt_ms", "prefill_ms", "joint_ms", "joint_share", "queue_ms")
 _ZERO = ("attention_pool", "ffn_pool", "redundant")
 METRICS = ("tpot_ms", "ttft_ms", "output_tokens_per_s_per_gpu")
-PREDICTED = (*METRICS, *FEATURES, "equal_lengths", "layers", "linear_layers", "borrowed_share")
+PREDICTED = (
+    *METRICS,
+    *FEATURES,
+    "equal_lengths",
+    "layers",
+    "dense_layers",
+    "linear_layers",
+    "borrowed_share",
+)
 
 
 def predict(rows: pd.DataFrame, calibration: Calibration) -> pd.DataFrame:
@@ -73,14 +82,17 @@ def _predict_group(question: dict[str, Any], group: pd.DataFrame, calibration: C
         "output_tokens_per_s_per_gpu": loop.requests_per_s * question["osl"] / gpus,
         **_features(loop),
         "equal_lengths": float(not question["varied"]),
-        "layers": float(sum(kind.count for kind in scenario.model.kinds)),
-        "linear_layers": float(
-            sum(kind.count for kind in scenario.model.kinds if isinstance(kind.attention, LinearAttention))
-        ),
+        "layers": _layers(scenario, lambda kind: True),
+        "dense_layers": _layers(scenario, lambda kind: isinstance(kind.ffn, DenseFfn)),
+        "linear_layers": _layers(scenario, lambda kind: isinstance(kind.attention, LinearAttention)),
         "borrowed_share": loop.provenance[:, Provenance.BORROWED]
         + loop.provenance[:, Provenance.SPEED_OF_LIGHT],
     }
     return pd.DataFrame(columns, index=group.index)[list(PREDICTED)]
+
+
+def _layers(scenario: Scenario, of: Callable[[LayerKind], bool]) -> float:
+    return float(sum(kind.count for kind in scenario.model.kinds if of(kind)))
 
 
 def _features(loop: ClosedLoop) -> dict[str, FloatArray]:

@@ -74,6 +74,7 @@ def print_calibration(
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = (
         ("layer µs", "layer_overhead_us"),
+        ("dense FFN µs", "dense_layer_overhead_us"),
         ("linear layer µs", "linear_layer_overhead_us"),
         ("step ms", "step_overhead_ms"),
         ("sequence µs", "sequence_overhead_us"),

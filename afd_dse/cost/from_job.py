@@ -51,6 +51,7 @@ def engine_overheads(calibration: Calibration, framework: str, generation: str) 
     fitted = calibration.overheads_of(framework, generation)
     return EngineOverheads(
         layer_s=fitted.layer_overhead_us * 1e-6,
+        dense_layer_s=fitted.dense_layer_overhead_us * 1e-6,
         linear_layer_s=fitted.linear_layer_overhead_us * 1e-6,
         step_s=fitted.step_overhead_ms * 1e-3,
         sequence_s=fitted.sequence_overhead_us * 1e-6,

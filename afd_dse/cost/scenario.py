@@ -67,6 +67,7 @@ class EngineOverheads:
     """What an engine takes beyond its kernels, seconds; :class:`afd_dse.spec.calibration.Overheads` says of what."""
 
     layer_s: float = 0.0
+    dense_layer_s: float = 0.0
     linear_layer_s: float = 0.0
     step_s: float = 0.0
     sequence_s: float = 0.0

@@ -26,7 +26,9 @@ class Overheads(Spec):
     """One framework on one generation of accelerators. All zero: nothing but the measured kernels."""
 
     layer_overhead_us: float = Field(0.0, ge=0)
-    """Of every layer in every step: gaps between kernels, and small kernels that no table holds."""
+    """Of every layer in every step: gaps between the kernels of attention, and small ones that no table holds."""
+    dense_layer_overhead_us: float = Field(0.0, ge=0)
+    """The same of a dense FFN. Tables of experts time the whole block, its gaps included."""
     linear_layer_overhead_us: float = Field(0.0, ge=0)
     """The same, in addition, of a layer of linear attention: convolution, gates and norms around the scan."""
     step_overhead_ms: float = Field(0.0, ge=0)
