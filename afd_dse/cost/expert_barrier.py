@@ -10,6 +10,7 @@ from afd_dse.operators.latency import FloatArray, IntArray
 STATIC, HISTORY, PREFETCH, PREFETCH_OVERLAPPED = range(len(EXPERT_POLICIES))
 # Tokens at which a curve is computed. Beyond them chance no longer counts, and what is left is the popularity's own.
 _TOKENS = 2.0 ** np.arange(0, 18)
+_CODES = 1 << 20  # more redundant experts than any group holds
 
 
 def copies_experts(policy: IntArray) -> npt.NDArray[np.bool_]:
@@ -40,12 +41,15 @@ class ExpertLoads:
         """
         known = np.where((policy >= PREFETCH) & (redundant == 0), HISTORY, np.minimum(policy, PREFETCH))
         result = np.ones(len(tokens))
-        keys, inverse = np.unique(np.stack([ranks, redundant, known], axis=1), axis=0, return_inverse=True)
+        code = (ranks * _CODES + redundant) * len(EXPERT_POLICIES) + known
         at = np.log2(np.maximum(tokens, 1.0))
-        for number, (rank, copies, how) in enumerate(keys):
-            rows = np.flatnonzero(inverse.reshape(-1) == number)
-            curve = self._curve(int(rank), int(copies), int(how))
-            result[rows] = np.interp(at[rows], np.log2(_TOKENS), curve)
+        for one in np.unique(code):
+            rows = np.flatnonzero(code == one)
+            (rank, copies), how = (
+                divmod(int(one) // len(EXPERT_POLICIES), _CODES),
+                int(one) % len(EXPERT_POLICIES),
+            )
+            result[rows] = np.interp(at[rows], np.log2(_TOKENS), self._curve(rank, copies, how))
         return result
 
     def lasting(self, ranks: IntArray, redundant: IntArray, policy: IntArray) -> FloatArray:
