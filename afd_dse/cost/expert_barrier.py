@@ -3,14 +3,13 @@
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.cost.columns import EXPERT_POLICIES
+from afd_dse.cost.columns import EXPERT_POLICIES, distinct_rows
 from afd_dse.cost.expert_load import max_over_mean, place_experts, selection_probability
 from afd_dse.operators.latency import FloatArray, IntArray
 
 STATIC, HISTORY, PREFETCH, PREFETCH_OVERLAPPED = range(len(EXPERT_POLICIES))
 # Tokens at which a curve is computed. Beyond them chance no longer counts, and what is left is the popularity's own.
 _TOKENS = 2.0 ** np.arange(0, 18)
-_CODES = 1 << 20  # more redundant experts than any group holds
 
 
 def copies_experts(policy: IntArray) -> npt.NDArray[np.bool_]:
@@ -41,15 +40,12 @@ class ExpertLoads:
         """
         known = np.where((policy >= PREFETCH) & (redundant == 0), HISTORY, np.minimum(policy, PREFETCH))
         result = np.ones(len(tokens))
-        code = (ranks * _CODES + redundant) * len(EXPERT_POLICIES) + known
+        first, inverse = distinct_rows(np.stack([ranks, redundant, known], axis=1).astype(np.float64))
         at = np.log2(np.maximum(tokens, 1.0))
-        for one in np.unique(code):
-            rows = np.flatnonzero(code == one)
-            (rank, copies), how = (
-                divmod(int(one) // len(EXPERT_POLICIES), _CODES),
-                int(one) % len(EXPERT_POLICIES),
-            )
-            result[rows] = np.interp(at[rows], np.log2(_TOKENS), self._curve(rank, copies, how))
+        for number, example in enumerate(first):
+            rows = np.flatnonzero(inverse == number)
+            curve = self._curve(int(ranks[example]), int(redundant[example]), int(known[example]))
+            result[rows] = np.interp(at[rows], np.log2(_TOKENS), curve)
         return result
 
     def lasting(self, ranks: IntArray, redundant: IntArray, policy: IntArray) -> FloatArray:
