@@ -30,6 +30,8 @@ _FIRST_TOKEN_TERMS = {
 }
 # How strongly the broader fit holds: the first guess all runs, all runs a framework, a framework its generations.
 SHRINKAGE = (1.0, 3.0, 3.0)
+# How strongly a calibration holds that one's own runs are fitted on top of: five of them should be heard.
+OWN_RUNS = 0.1
 # Relative errors below this count as noise of the runs: run-to-run noise is 2 to 6 %.
 _NOISE = 0.03
 # Relative error at which the first guess's spread counts as much as one run.
@@ -150,7 +152,8 @@ def hierarchy(
             here = part.index[part["generation"] == generation]
             stated = known.get(str(framework), {}).get(generation)
             prior = whole if stated is None else np.array([getattr(stated, name) for name in names])
-            best = _solve(rows, terms, here, prior, spread, SHRINKAGE[2]) if len(here) else prior
+            strength = SHRINKAGE[2] if stated is None else OWN_RUNS
+            best = _solve(rows, terms, here, prior, spread, strength) if len(here) else prior
             found[(str(framework), generation)] = dict(zip(names, map(float, best), strict=True))
     return found
 

@@ -71,25 +71,27 @@ def print_calibration(
     """What was fitted, and what it brought on the runs it was fitted to."""
     console = Console()
     console.print(f"[bold]{fitted.source}[/bold]")
-    table = Table(box=None, pad_edge=False, header_style="bold")
     names = (
-        ("layer µs", "layer_overhead_us"),
-        ("dense FFN µs", "dense_layer_overhead_us"),
-        ("linear layer µs", "linear_layer_overhead_us"),
-        ("step ms", "step_overhead_ms"),
-        ("sequence µs", "sequence_overhead_us"),
-        ("request ms", "request_overhead_ms"),
-        ("admission steps", "admission_steps"),
+        ("gap a layer, µs", "layer_overhead_us"),
+        ("gap a dense FFN, µs", "dense_layer_overhead_us"),
+        ("gap a linear-attention layer, µs", "linear_layer_overhead_us"),
+        ("host a step, ms", "step_overhead_ms"),
+        ("host a step and sequence, µs", "sequence_overhead_us"),
+        ("host a request, ms", "request_overhead_ms"),
+        ("steps before admission", "admission_steps"),
         ("prompts ahead", "prompts_ahead"),
     )
+    columns = [
+        (f"{framework} {generation}", values)
+        for framework in sorted(frameworks & set(fitted.overheads))
+        for generation, values in fitted.overheads[framework].items()
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("overheads")
-    for title, _ in names:
+    for title, _ in columns:
         table.add_column(title, justify="right")
-    for framework in sorted(frameworks & set(fitted.overheads)):
-        for generation, values in fitted.overheads[framework].items():
-            table.add_row(
-                f"{framework} {generation}", *(_shown(getattr(values, name), 2) for _, name in names)
-            )
+    for title, name in names:
+        table.add_row(title, *(_shown(getattr(values, name), 2) for _, values in columns))
     console.print(table)
     before, after = errors["before"], errors["after"]
     for key, name in _METRICS.items():
