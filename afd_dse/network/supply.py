@@ -146,13 +146,28 @@ def regime(fabric: Fabric, ffn_nodes: npt.ArrayLike, *, topk: int, experts: int)
 
 
 def dead_zone(
-    fabric: Fabric, ffn_nodes: npt.ArrayLike, *, topk: int, intermediate: int, peak_flops: float
+    fabric: Fabric,
+    ffn_nodes: npt.ArrayLike,
+    *,
+    topk: int,
+    intermediate: int,
+    peak_flops: float,
+    dispatch_bytes: float = DISPATCH_BYTES,
+    combine_bytes: float = COMBINE_BYTES,
 ) -> BoolArray:
     """Where more FFN nodes are in vain, [n]: scale-out caps the work, so the bound is below that of a single node."""
     nodes = np.asarray(ffn_nodes, dtype=np.float64)
 
     def bound(count: npt.ArrayLike) -> FloatArray:
-        return hfu_bound(fabric, count, topk=topk, intermediate=intermediate, peak_flops=peak_flops)
+        return hfu_bound(
+            fabric,
+            count,
+            topk=topk,
+            intermediate=intermediate,
+            peak_flops=peak_flops,
+            dispatch_bytes=dispatch_bytes,
+            combine_bytes=combine_bytes,
+        )
 
     return np.asarray(bound(nodes) < bound(1.0) * (1.0 - 1e-12))
 
