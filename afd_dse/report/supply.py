@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -67,36 +68,22 @@ def supply_figure(info: SupplyInfo) -> go.Figure:
         ),
         secondary_y=True,
     )
-    for place, name in info.boundaries:
+    for height, (place, name) in enumerate(info.boundaries):
         figure.add_vline(x=place, line={"color": _DEAD, "dash": "dash", "width": 1})
-        figure.add_annotation(
-            x=_exponent(place),
-            y=1.0,
-            yref="paper",
-            text=name,
-            showarrow=False,
-            textangle=-90,
-            xshift=-8,
-            yanchor="top",
-        )
+        figure.add_annotation(**_label(place, f"{name}: {place:g}", 1.02 + 0.05 * height, "bottom"))
     if info.dead_zone is not None:
-        figure.add_vrect(
-            x0=info.dead_zone[0],
-            x1=info.dead_zone[1],
-            fillcolor=_DEAD,
-            opacity=0.15,
-            line_width=0,
-            annotation_text="dead zone",
-            annotation_position="bottom right",
-        )
-    figure.update_xaxes(title="FFN nodes", type="log", tickvals=_ticks(nodes))
+        first, last = info.dead_zone
+        figure.add_vrect(x0=first, x1=last, fillcolor=_DEAD, opacity=0.15, line_width=0)
+        figure.add_annotation(**_label(first, "dead zone", 0.99, "top"))
+    figure.update_xaxes(title="FFN nodes", type="log", tickvals=_ticks(nodes), range=_range(nodes))
     figure.update_yaxes(title="HFU at most, %", range=[0, 105], secondary_y=False)
     figure.update_yaxes(title="arithmetic intensity", rangemode="tozero", showgrid=False, secondary_y=True)
     figure.update_layout(
         title=info.title,
         template="plotly_white",
         legend={"orientation": "h", "y": -0.18},
-        hovermode="x unified",
+        hovermode="x",
+        margin={"t": 130},
     )
     return figure
 
@@ -108,9 +95,14 @@ def supply_page(analysis: HfuAnalysis) -> str:
     return html
 
 
-def _exponent(value: float) -> float:
-    """Annotations on a logarithmic axis are placed by exponent."""
-    return math.log10(value)
+def _label(x: float, text: str, y: float, anchor: str) -> dict[str, Any]:
+    """A label beside ``x``; annotations on a logarithmic axis are placed by exponent."""
+    place = {"x": math.log10(x), "y": y, "yref": "paper", "xanchor": "left", "yanchor": anchor}
+    return {**place, "text": text, "showarrow": False, "font": {"size": 12, "color": "#555"}}
+
+
+def _range(nodes: list[float]) -> list[float]:
+    return [math.log10(min(nodes)) - 0.05, math.log10(max(nodes)) + 0.05]
 
 
 def _ticks(nodes: list[float]) -> list[float]:
