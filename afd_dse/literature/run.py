@@ -4,7 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from afd_dse.errors import AfdDseError, InputError
-from afd_dse.literature import barriers, costs, pipelines, supply_bound  # noqa: F401 - they register themselves
+from afd_dse.literature import (  # noqa: F401 - they register themselves
+    barriers,
+    costs,
+    deployments,
+    pipelines,
+    supply_bound,
+)
 from afd_dse.literature.answer import EVALUATORS, Answer
 from afd_dse.literature.compare import judge
 from afd_dse.literature.rows import Row, Unreadable, read_rows
