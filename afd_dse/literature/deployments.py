@@ -319,7 +319,7 @@ def micro_batch_gain(row: Row) -> Answer:
 
 @evaluator
 def mode_speedup_per_cost(row: Row) -> Answer:
-    """Tokens/s per dollar of disaggregated decode on two kinds of GPU over colocated decode on one, of the best model."""
+    """Tokens/s per dollar of decode disaggregated over two kinds of GPU against colocated decode, of the best model."""
     inputs = row.inputs
     prices = inputs.mapping("price")
     parts = [_priced(prices, inputs.text(role)) for role in ("attention", "experts")]

@@ -9,6 +9,7 @@ from afd_dse.literature import (  # noqa: F401 - they register themselves
     costs,
     deployments,
     pipelines,
+    studies,
     supply_bound,
 )
 from afd_dse.literature.answer import EVALUATORS, Answer
