@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from afd_dse.architecture.catalogue import load_model
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
@@ -33,7 +34,12 @@ _NAMED = {
     "vllm": "vllm",
 }
 
+_GIB = 2.0**30
 WHOLE, SPLIT = "PA PF | DA DF", "PA PF | DA | DF"
+
+# GPUs of a pool that must not limit anything.
+UNLIMITED = 4096
+_FP8 = {"gemm": "fp8_block", "moe": "fp8_block", "kv_cache": "bfloat16"}
 
 # Group sizes of a unit for rows that search one: whole nodes and their parts.
 _SIZES = [1, 2, 4, 8, 16, 24, 32, 48, 64]
@@ -63,7 +69,7 @@ def accelerator_of(row: Row, *names: str, default: str | None = None) -> str | d
     if inputs.has("nvlink_gb_s"):
         links["scale_up_gb_s"] = inputs.positive("nvlink_gb_s") / 2.0
     if inputs.has("nic"):
-        links["scale_out_gb_s"] = node_bytes_per_s(inputs, "nic") / 8e9
+        links["scale_out_gb_s"] = inputs.nics("nic") / 8e9
     if inputs.has("hbm_gib"):
         links["hbm_gib"] = inputs.positive("hbm_gib")
     return {"base": name, **links} if links else name
@@ -77,16 +83,6 @@ def _accelerator_in(text: str) -> str | None:
         except InputError:
             continue
     return None
-
-
-def node_bytes_per_s(inputs: Inputs, name: str) -> float:
-    """Bytes/s of the NICs of a node, written ``8x400Gb/s``."""
-    text = inputs.text(name)
-    found = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|GB/s)\s*", text)
-    if found is None:
-        raise InputError(Problem(f"inputs.{name}", text, "is not understood", "write e.g. 8x400Gb/s"))
-    per_byte = 1.0 if found.group(3) == "GB/s" else 8.0
-    return int(found.group(1)) * float(found.group(2)) * 1e9 / per_byte
 
 
 def job_of(
@@ -138,6 +134,23 @@ class DecodeStep:
         """Whether the decode groups' memory suffices."""
         groups = [g for g in self.document["groups"] if g["cells"][0].startswith("D")]
         return all(g["memory_gib"]["total"] <= g["memory_gib"]["budget"] for g in groups)
+
+    @property
+    def held_bytes(self) -> float:
+        """Memory of a GPU of decode attention."""
+        return float(self._attention["total"]) * _GIB
+
+    @property
+    def free_bytes(self) -> float:
+        """What the budget leaves of it."""
+        return float(self._attention["budget"] - self._attention["total"]) * _GIB
+
+    @property
+    def _attention(self) -> Mapping[str, float]:
+        found: Mapping[str, float] = next(
+            group["memory_gib"] for group in self.document["groups"] if "DA" in group["cells"]
+        )
+        return found
 
 
 def decode_whole(
@@ -242,3 +255,28 @@ def _rate(scenario: Scenario, units: DecodeUnits, per_cost: bool) -> FloatArray:
     prices = np.array([pool.usd_per_gpu_hour if per_cost else 1.0 for pool in scenario.pools])
     tokens = units.requests_per_s * scenario.workload.osl
     return np.asarray(tokens / (units.gpus_by_pool @ prices), dtype=np.float64)
+
+
+def shares(step: DecodeStep) -> str:
+    """Where a step goes and how much of it is measured, in words."""
+    parts = step.document["breakdown"]["decode"]
+    trust = step.document["provenance"]
+    return (
+        f"attention {parts['attention_ms']:.1f}, FFN {parts['ffn_ms']:.1f}, links {parts['links_ms']:.1f} ms; "
+        f"{100 * (trust['measured'] + trust['interpolated']):.0f} % from the part's own tables"
+    )
+
+
+def layers_of(job: Job) -> int:
+    """Layers of the job's model."""
+    return load_model(job.model).layers
+
+
+def dtypes_of(inputs: Inputs) -> dict[str, str]:
+    """Eight-bit weights with a bfloat16 cache where the row says ``fp8``; else the checkpoint's own."""
+    return _FP8 if inputs.text("dtype", default="fp8") == "fp8" else {}
+
+
+def node_gpus(hardware: str | dict[str, Any]) -> int:
+    """GPUs of a node of an accelerator."""
+    return load_accelerator(hardware if isinstance(hardware, str) else str(hardware["base"])).node_gpus

@@ -1,6 +1,5 @@
 """Operator counts and what decoding costs at speed of light (Step-3, arXiv 2507.19427); weights against memory."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ from afd_dse.cost import roofline
 from afd_dse.errors import InputError, Problem
 from afd_dse.literature.answer import Answer, evaluator
 from afd_dse.literature.rows import Inputs, Row, number
+from afd_dse.literature.supply_bound import moe_of
 from afd_dse.network import supply
 from afd_dse.spec.profiles import PublishedHardware, load_profile
 
@@ -169,15 +169,8 @@ def min_sparsity(row: Row) -> Answer:
 
 
 def _node_rate(inputs: Inputs) -> float:
-    """Bytes/s of the NICs of a node, from ``8x400Gb/s`` or ``node_gb_s``."""
-    if inputs.has("node_gb_s"):
-        return inputs.positive("node_gb_s") * 1e9
-    text = inputs.text("nics")
-    found = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|GB/s)\s*", text, re.IGNORECASE)
-    if found is None:
-        raise InputError(Problem("inputs.nics", text, "is not understood", "write e.g. 8x400Gb/s"))
-    per_byte = 1.0 if found.group(3).startswith("GB") else 8.0
-    return int(found.group(1)) * float(found.group(2)) * 1e9 / per_byte
+    """Bytes/s of a node's NICs, from ``nics`` or ``node_gb_s``."""
+    return inputs.positive("node_gb_s") * 1e9 if inputs.has("node_gb_s") else inputs.nics("nics")
 
 
 @evaluator
@@ -213,8 +206,6 @@ def _full_batch(inputs: Inputs) -> tuple[float, int, int]:
     if inputs.has("experts"):
         experts, topk = inputs.whole("experts", "num_experts"), inputs.whole("topk", "top_k")
     else:
-        from afd_dse.literature.supply_bound import moe_of
-
         moe = moe_of(inputs.model())
         experts, topk = moe.experts, moe.topk
     peak = inputs.scaled({"peak_tflops": 1e12, "peak_flops": 1.0})

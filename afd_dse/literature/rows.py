@@ -98,6 +98,15 @@ class Inputs:
             raise InputError(Problem(f"inputs.{names[0]}", value, "is not a mapping", "give {name: value}"))
         return value
 
+    def nics(self, name: str) -> float:
+        """Bytes/s of the NICs of a node, written ``8x400Gb/s``."""
+        text = self.text(name)
+        found = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|GB/s)\s*", text)
+        if found is None:
+            raise InputError(Problem(f"inputs.{name}", text, "is not understood", "write e.g. 8x400Gb/s"))
+        per_byte = 1.0 if found.group(3) == "GB/s" else 8.0
+        return int(found.group(1)) * float(found.group(2)) * 1e9 / per_byte
+
     def part(self, name: str, value: object) -> "Inputs":
         """A mapping inside, as inputs of its own."""
         if not isinstance(value, Mapping):

@@ -9,6 +9,8 @@ from afd_dse.literature import (  # noqa: F401 - they register themselves
     costs,
     deployments,
     pipelines,
+    plans,
+    ratios,
     studies,
     supply_bound,
 )

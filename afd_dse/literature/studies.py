@@ -112,20 +112,22 @@ def _job(
     *,
     gpus: int,
     modes: Any = "all",
-    limits: bool = True,
-    objective: str = "total_throughput",
+    space: str = "default",
 ) -> Job:
-    """The job of one search; eight-bit weights, as these studies use them."""
-    space = row.inputs.text("space", default="default")
+    """The job of one search; eight-bit weights, as these studies use them. ``inputs.space`` names another space."""
     return job_of(
         model,
         accelerator_of(row, "hardware"),
         framework=framework_of(row),
         gpus=gpus,
         workload=requests.workload,
-        slo=requests.slo if limits else {},
+        slo=requests.slo,
         quantization=_EIGHT_BIT,
-        search={"modes": modes, "objective": objective, "space": space},
+        search={
+            "modes": modes,
+            "objective": "total_throughput",
+            "space": row.inputs.text("space", default=space),
+        },
     )
 
 
@@ -147,7 +149,8 @@ def _feasible(result: Result) -> dict[str, Mapping[str, Any]]:
 @evaluator
 def mode_feasibility(row: Row) -> Answer:
     """Which modes meet the limits, and system tokens/s of the best one that splits attention from FFN (0: none)."""
-    result = optimize(_job(row, _model(row), _requests(row.inputs), gpus=_gpus(row, 128)))
+    job = _job(row, _model(row), _requests(row.inputs), gpus=_gpus(row, 128))
+    result = optimize(job)
     feasible = _feasible(result)
     split = {name: deployment for name, deployment in feasible.items() if _afd(name)}
     best = max((float(d["cluster_tokens_per_s"]) for d in split.values()), default=0.0)
@@ -236,7 +239,9 @@ def _best_modes(row: Row) -> Answer:
             if requests is None:
                 known = ", ".join(_published_workloads())
                 raise InputError(Problem("inputs.workloads", name, "is not known", f"use one of {known}"))
-            result = optimize(_job(row, str(model), requests, gpus=_gpus(row, 128), limits=False))
+            unlimited = Requests(requests.workload, {})
+            # Without limits nothing is pruned: a small space keeps the many searches short.
+            result = optimize(_job(row, str(model), unlimited, gpus=_gpus(row, 128), space="quick"))
             best, front = result.document["best"], result.document["pareto"]
             quick = max(front, key=lambda point: float(point["tokens_per_s_per_user"]))
             throughput.append(best["mode"])
@@ -256,11 +261,15 @@ def _most(names: Sequence[str]) -> str:
 
 @evaluator
 def best_split(row: Row) -> Answer:
-    """Decode attention and FFN GPUs of the deployment with the most system tokens/s among modes that split decode."""
+    """Decode attention and FFN GPUs of the deployment with the most system tokens/s among modes that split decode.
+
+    Within the TPOT that the workload asks for; its TTFT is a matter of prefill.
+    """
     modes = [m.name for m in named_modes() if parse_partition(m.partition).splits(Phase.DECODE)]
     found, notes = [], []
     for model, requests, stated in _split_cases(row):
-        job = _job(row, model, requests, gpus=_gpus(row, 128), modes=modes, limits=False)
+        limits = {key: value for key, value in requests.slo.items() if key == "tpot_ms"}
+        job = _job(row, model, Requests(requests.workload, limits), gpus=_gpus(row, 128), modes=modes)
         best = optimize(job).document["best"]
         if best is None:
             found.append("none")
@@ -324,7 +333,8 @@ def _workload_fits(row: Row) -> Answer:
     modes = row.inputs.raw("modes", default=["colocated", "afd"])
     found, notes = [], []
     for mode in modes:
-        job = _job(row, model, requests, gpus=_gpus(row, 128), modes=[mode], limits=False)
+        unlimited = Requests(requests.workload, {})
+        job = _job(row, model, unlimited, gpus=_gpus(row, 128), modes=[mode])
         best = optimize(job).document["best_per_mode"][resolve_mode(mode)[0]]
         fits = best is not None and best["feasible"]
         found.append("feasible" if fits else "infeasible")
