@@ -1,4 +1,4 @@
-"""The best plans of disaggregated and of colocated decode, and what lies between (MegaScale-Infer, arXiv 2504.02263)."""
+"""The best plans of disaggregated and of colocated decode against each other (MegaScale-Infer, arXiv 2504.02263)."""
 
 import re
 from typing import Any

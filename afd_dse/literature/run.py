@@ -1,9 +1,10 @@
 """All rows of a file: evaluate, compare, say why where it does not work."""
 
+import math
 from pathlib import Path
 from typing import Any
 
-from afd_dse.errors import AfdDseError, InputError
+from afd_dse.errors import InputError
 from afd_dse.literature import (  # noqa: F401 - they register themselves
     barriers,
     costs,
@@ -14,7 +15,7 @@ from afd_dse.literature import (  # noqa: F401 - they register themselves
     studies,
     supply_bound,
 )
-from afd_dse.literature.answer import EVALUATORS, Answer
+from afd_dse.literature.answer import EVALUATORS, Answer, Value
 from afd_dse.literature.compare import judge
 from afd_dse.literature.rows import Row, Unreadable, read_rows
 from afd_dse.spec.suggest import choose
@@ -41,7 +42,7 @@ def _result(row: Row | Unreadable) -> dict[str, Any]:
         answer = answering(row)
     except InputError as error:
         return _line(row, None, False, "; ".join(str(problem) for problem in error.problems))
-    except (AfdDseError, ArithmeticError, ValueError, TypeError, LookupError) as error:
+    except Exception as error:
         # A row's inputs may be nonsense in ways that no check foresees; the other rows must not suffer.
         return _line(row, None, False, f"{type(error).__name__}: {error}")
     ok, difference = judge(row, answer)
@@ -50,8 +51,14 @@ def _result(row: Row | Unreadable) -> dict[str, Any]:
     return _line(row, answer, ok, ". ".join(text for text in (difference, answer.note, ignored) if text))
 
 
+def _finite(value: Value) -> Value:
+    """JSON has no infinity."""
+    return value if isinstance(value, str) or math.isfinite(value) else str(value)
+
+
 def _line(row: Row | Unreadable, answer: Answer | None, ok: bool, note: str) -> dict[str, Any]:
     ours: Any = None
     if answer is not None:
-        ours = answer.values[0] if len(answer.values) == 1 else list(answer.values)
+        shown = [_finite(value) for value in answer.values]
+        ours = shown[0] if len(shown) == 1 else shown
     return {"id": row.id, "expected": row.expected, "ours": ours, "ok": ok, "note": note}
