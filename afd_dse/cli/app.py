@@ -155,9 +155,11 @@ def literature(
     as_json: AsJson = False,
 ) -> int:
     """Evaluate published results with the model's own functions and compare."""
+    from afd_dse.cli.progress import waiting
     from afd_dse.literature.run import literature as run
 
-    document = run(rows)
+    with waiting("evaluating published results; rows that need a search take a few seconds each"):
+        document = run(rows)
     if as_json:
         _print_json(document)
     else:
