@@ -14,6 +14,7 @@ FLOW = (
     "network",
     "cost",
     "search",
+    "calibration",
     "results",
     "report",
     "literature",

@@ -18,6 +18,7 @@ from afd_dse.spec.cells import PARTITIONS, parse_partition
 from afd_dse.spec.job import Job, job_warnings
 from afd_dse.spec.load import load_job
 from afd_dse.spec.modes import mode_name
+from afd_dse.spec.presets import grids_of
 
 
 def optimize(job: Job | Mapping[str, Any], *, progress: Callable[[str, int], None] | None = None) -> Result:
@@ -38,6 +39,7 @@ def optimize(job: Job | Mapping[str, Any], *, progress: Callable[[str, int], Non
         seed=asked.seed,
         trials=asked.trials,
         journal=asked.journal,
+        grids={name: grids_of(name) for name, _ in asked.partitions},
         progress=progress or (lambda mode, rows: None),
     )
     return build_result(job, scenario, outcome)

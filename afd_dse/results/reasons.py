@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from afd_dse.cost.columns import CHUNKED
+from afd_dse.cost.columns import PRIORITIZED
 from afd_dse.cost.evaluate import CONSTRAINTS, MAX_UTILIZATION
 from afd_dse.cost.memory import TERMS
 from afd_dse.cost.scenario import Scenario
@@ -29,7 +29,7 @@ def applicable(scenario: Scenario, partition: Partition, policy: int) -> dict[st
         "memory": True,
         "gpus": True,
         "prefill capacity": True,
-        "shared capacity": partition.is_joint and not (partition.shares_steps and policy != CHUNKED),
+        "shared capacity": partition.is_joint and not (partition.shares_steps and policy == PRIORITIZED),
         "KV transfer": partition.group_of[Cell.PA] != partition.group_of[Cell.DA],
         "TTFT": math.isfinite(slo.ttft_s),
         "TPOT": math.isfinite(slo.tpot_s),
@@ -120,9 +120,10 @@ def _memory(scenario: Scenario, found: Found, row: int) -> str:
     largest = int(terms[worst].argmax())
     over = (used[worst] - budget[worst]) / _GIB
     cells = " ".join(cell.name for cell in groups[worst])
+    part, size = TERM_WORDS[TERMS[largest]], number(terms[worst, largest] / _GIB)
     return (
-        f"memory of group {cells} is {number(over)} GiB over the {number(budget[worst] / _GIB)} GiB of a GPU; "
-        f"the largest part is its {TERM_WORDS[TERMS[largest]]} ({number(terms[worst, largest] / _GIB)} GiB)"
+        f"memory of group {cells} is {number(over)} GiB over the {number(budget[worst] / _GIB)} GiB of a GPU "
+        f"that it may fill; the largest part is its {part} ({size} GiB)"
     )
 
 

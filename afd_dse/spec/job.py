@@ -17,6 +17,7 @@ from pydantic import (
 from afd_dse.errors import InputError
 from afd_dse.resources import search_spaces_root
 from afd_dse.spec.base import Spec, absolute, complain_about, complaint
+from afd_dse.spec.calibration import CalibrationName
 from afd_dse.spec.cluster import AcceleratorOverride, Cluster, Pool
 from afd_dse.spec.modes import ALL, ALL_PARTITIONS, resolve_mode, resolve_modes
 from afd_dse.spec.suggest import choose
@@ -133,8 +134,8 @@ class Search(Spec):
         Discriminator(_modes_form),
         BeforeValidator(_one_mode_as_list),
     ] = Field("all", examples=["all", ["colocated", "pd", "PA PF | DA | DF"]])
-    """Deployment modes: `all` with a name, `all_partitions` (15), or a list of names and partitions of the cells
-    PA PF DA DF (P prefill, D decode, A attention, F FFN)."""
+    """Deployment modes: `all` with a name, `all_partitions` (15), or a list of names (of modes, or of systems as in
+    search_spaces/presets) and partitions of the cells PA PF DA DF (P prefill, D decode, A attention, F FFN)."""
     objective: Objective = "throughput_per_gpu"
     """`throughput_per_gpu` and `total_throughput`: output tokens per second; `usd_per_mtok`: price of a million output
     tokens; `fewest_gpus`: GPUs that serve `demand.requests_per_s`."""
@@ -258,6 +259,9 @@ class Job(Spec):
     """The load that must be served; needed by the objective `fewest_gpus`."""
     search: Search = Search()
     """What is searched, and how."""
+    calibration: CalibrationName = "default"
+    """What engines take beyond their kernels: `default` (fitted to published runs), `none`, or a file that
+    `afd-dse calibrate` wrote."""
     notes: tuple[str, ...] = Field((), strict=False)
     """Remarks that go with the job, such as what a foreign format said that a job cannot."""
 
