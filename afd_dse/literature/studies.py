@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 
 from afd_dse.architecture.catalogue import resolve_name
-from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.literature.answer import Answer, evaluator
 from afd_dse.literature.cases import accelerator_of, framework_of, job_of
@@ -17,8 +16,6 @@ from afd_dse.literature.rows import Inputs, Row
 from afd_dse.resources import operator_db_root
 from afd_dse.results.api import optimize
 from afd_dse.results.result import Result
-from afd_dse.search.run import ModeOutcome, search
-from afd_dse.search.space import Space, load_space
 from afd_dse.spec.catalogue import load_accelerator
 from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Partition, Phase, parse_partition
 from afd_dse.spec.job import Job
@@ -177,54 +174,33 @@ def mode_order(row: Row) -> Answer:
     return _best_modes(row) if row.inputs.has("workloads") else _goodput_order(row)
 
 
-# Names of the literature, the mode that each is, and the policies of a group that serves both phases.
-_ORDERED: Sequence[tuple[str, str, Sequence[str]]] = (
-    ("shared expert pool", "shared_experts", ("chunked", "prioritized")),
-    ("PD", "pd", ("chunked", "prioritized")),
-    ("colocated", "colocated", ("prioritized",)),
-    ("chunked", "colocated", ("chunked",)),
-)
+# Names of the literature, and the preset that each is.
+_ORDERED: Mapping[str, str] = {
+    "shared expert pool": "expertplex",
+    "PDMux": "multiplexed_prefill",
+    "PD": "distserve",
+    "colocated": "prefill_first",
+    "chunked": "sarathi",
+}
 
 
 def _goodput_order(row: Row) -> Answer:
-    requests, gpus, model = _requests(row.inputs), _gpus(row), _model(row)
+    job = _job(row, _model(row), _requests(row.inputs), gpus=_gpus(row), modes=list(_ORDERED.values()))
+    best = optimize(job).document["best_per_mode"]
     rates: dict[str, float] = {}
     notes = []
-    for name, mode, policies in _ORDERED:
-        job = _job(row, model, requests, gpus=gpus, modes=[mode])
-        outcome = _search(job, _with_policies(load_space(job.search.space_path), policies), mode)
-        if outcome.found is None or not len(outcome.ranking):
-            notes.append(f"{name}: nothing meets the limits")
+    for name, preset in _ORDERED.items():
+        deployment = best[preset]
+        if deployment is None or not deployment["feasible"]:
+            notes.append(f"{name}: {'no layout' if deployment is None else deployment['reason']}")
             continue
-        rates[name] = _cluster_rate(job, outcome)
-        notes.append(f"{name} {rates[name]:.2f} requests/s")
+        rates[name] = float(deployment["requests_per_s"]) * int(deployment["cluster_copies"])
+        notes.append(f"{name} {rates[name]:.2f} requests/s ({deployment['label']})")
     if not rates:
         raise InputError(Problem("inputs", None, "no mode meets the limits", "; ".join(notes)))
     order = sorted(rates, key=rates.__getitem__, reverse=True)
     row.inputs.used.add("note")
     return Answer.of(" > ".join(order), note="; ".join(notes))
-
-
-def _with_policies(space: Space, policies: Sequence[str]) -> Space:
-    grids = {
-        name: getattr(space, name).model_copy(update={"policies": list(policies)})
-        for name in ("whole", "split", "shared")
-    }
-    return space.model_copy(update=grids)
-
-
-def _search(job: Job, space: Space, mode: str) -> ModeOutcome:
-    partition = parse_partition(resolve_mode(mode)[1])
-    return search(scenario_from_job(job), space, [(mode, partition)], job.search.objective).modes[0]
-
-
-def _cluster_rate(job: Job, outcome: ModeOutcome) -> float:
-    """Requests/s of the best layout, as often as it fits the cluster."""
-    assert outcome.found is not None
-    best = int(outcome.ranking[0])
-    used = outcome.found.evaluation.gpus_by_pool[best]
-    copies = min(pool.count // gpus for pool, gpus in zip(job.cluster.pools, used, strict=True) if gpus > 0)
-    return float(copies * outcome.found.evaluation.metrics["requests_per_s"][best])
 
 
 def _best_modes(row: Row) -> Answer:
