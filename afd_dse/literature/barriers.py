@@ -33,7 +33,7 @@ def _of_kind(kind: str, mean: float, cv: float) -> LengthMoments:
         case "fixed":
             return LengthMoments.fixed(mean)
         case "geometric":
-            return LengthMoments.geometric(mean)
+            return LengthMoments.geometric(mean, least=0)
         case "lognormal":
             return LengthMoments.lognormal(mean, cv)
     raise InputError(
