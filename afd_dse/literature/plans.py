@@ -29,7 +29,7 @@ def best_speedup(row: Row) -> Answer:
     for model in _models(inputs):
         job = _limited_job(row, model, hardware)
         split = best_decode(job, SPLIT)
-        whole = best_decode(job, WHOLE, allowed=_without_attention_data_parallelism, pp=[1, 2, 4])
+        whole = _best_colocated(job)
         if split is None or whole is None:
             missing = "disaggregated" if split is None else "colocated"
             raise InputError(
@@ -40,9 +40,22 @@ def best_speedup(row: Row) -> Answer:
     return Answer.of(*found, note="; ".join(notes))
 
 
-def _without_attention_data_parallelism(candidates: Any) -> Any:
-    """The baseline's layouts: tensor-parallel attention, experts cut or spread over the same GPUs, pipelined nodes."""
-    return candidates.integer("decode_dp") == 1
+def _best_colocated(job: Job, *, per_cost: bool = False) -> BestDecode | None:
+    """The baseline of these papers: attention tensor-parallel, experts cut or spread over the same GPUs.
+
+    Nodes are pipelined only where the model does not fit one: tensor parallelism does not leave a scale-up domain.
+    """
+    for stages in ([1], [2, 4]):
+        found = best_decode(
+            job,
+            WHOLE,
+            allowed=lambda candidates: candidates.integer("decode_dp") == 1,
+            per_cost=per_cost,
+            pp=stages,
+        )
+        if found is not None:
+            return found
+    return None
 
 
 def _models(inputs: Inputs) -> list[str]:
@@ -131,13 +144,7 @@ def mode_speedup_per_cost(row: Row) -> Answer:
             allowed=lambda c: (c.integer("decode_attention_pool") == 0) & (c.integer("decode_ffn_pool") == 1),
             per_cost=True,
         )
-        whole = best_decode(
-            _limited_job(row, model, colocated),
-            WHOLE,
-            allowed=_without_attention_data_parallelism,
-            per_cost=True,
-            pp=[1, 2, 4],
-        )
+        whole = _best_colocated(_limited_job(row, model, colocated), per_cost=True)
         if mixed is None or whole is None:
             notes.append(f"{model}: no {'mixed' if mixed is None else 'colocated'} layout fits")
             continue
