@@ -4,7 +4,9 @@ import re
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from afd_dse.cost.columns import Candidates
 from afd_dse.errors import InputError, Problem
 from afd_dse.literature.answer import Answer, evaluator
 from afd_dse.literature.cases import (
@@ -43,19 +45,15 @@ def best_speedup(row: Row) -> Answer:
 def _best_colocated(job: Job, *, per_cost: bool = False) -> BestDecode | None:
     """The baseline of these papers: attention tensor-parallel, experts cut or spread over the same GPUs.
 
-    Nodes are pipelined only where the model does not fit one: tensor parallelism does not leave a scale-up domain.
+    Tensor parallelism does not leave a node; larger models are pipelined over whole nodes.
     """
-    for stages in ([1], [2, 4]):
-        found = best_decode(
-            job,
-            WHOLE,
-            allowed=lambda candidates: candidates.integer("decode_dp") == 1,
-            per_cost=per_cost,
-            pp=stages,
-        )
-        if found is not None:
-            return found
-    return None
+    node = job.cluster.pools[0].resolved.node_gpus
+
+    def allowed(candidates: Candidates) -> npt.NDArray[np.bool_]:
+        one_node, whole_nodes = candidates.integer("decode_pp") == 1, candidates.integer("decode_tp") == node
+        return (candidates.integer("decode_dp") == 1) & (one_node | whole_nodes)
+
+    return best_decode(job, WHOLE, allowed=allowed, per_cost=per_cost, pp=[1, 2, 4])
 
 
 def _models(inputs: Inputs) -> list[str]:
