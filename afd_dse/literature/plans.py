@@ -51,7 +51,7 @@ def _best_colocated(job: Job, *, per_cost: bool = False) -> BestDecode | None:
 
     def allowed(candidates: Candidates) -> npt.NDArray[np.bool_]:
         one_node, whole_nodes = candidates.integer("decode_pp") == 1, candidates.integer("decode_tp") == node
-        return (candidates.integer("decode_dp") == 1) & (one_node | whole_nodes)
+        return np.asarray((candidates.integer("decode_dp") == 1) & (one_node | whole_nodes))
 
     return best_decode(job, WHOLE, allowed=allowed, per_cost=per_cost, pp=[1, 2, 4])
 
