@@ -1,6 +1,6 @@
 """Published results against ours as tables; writes them between the marks of docs/literature.md.
 
-Run it after a change of the cost model or of the tables: ``python benchmarks/literature_table.py`` (two minutes).
+Run it after a change of the cost model or of the tables: ``python -m benchmarks.literature_table`` (two minutes).
 """
 
 import csv

@@ -96,9 +96,7 @@ def barrier_overhead(row: Row) -> Answer:
 def tile_count(row: Row) -> Answer:
     """Tiles of a batch of tokens per expert."""
     inputs = row.inputs
-    tokens = inputs.numbers("tokens_per_expert")
-    if min(tokens) < 0:
-        raise InputError(Problem("inputs.tokens_per_expert", tokens, "must not be negative", "count tokens"))
+    tokens = inputs.at_least_zero("tokens_per_expert")
     return Answer.of(float(tiles.tile_count(tokens, inputs.positive("tile"))))
 
 
@@ -106,7 +104,7 @@ def tile_count(row: Row) -> Answer:
 def exposed_copy(row: Row) -> Answer:
     """What copying an expert adds to a step, ms: with overlap (one value where all are equal), and without."""
     inputs = row.inputs
-    copy, window = np.array(inputs.numbers("copy_ms")), np.array(inputs.numbers("window_ms"))
+    copy, window = np.array(inputs.at_least_zero("copy_ms")), np.array(inputs.at_least_zero("window_ms"))
     if copy.shape != window.shape:
         # Ranges of unlike length: the longest copy in the shortest window.
         copy, window = copy.max(keepdims=True), window.min(keepdims=True)

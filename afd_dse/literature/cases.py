@@ -59,12 +59,14 @@ def accelerator_of(row: Row, *names: str, default: str | None = None) -> str | d
     ``nvlink_gb_s`` is counted both ways, as NVLink is sold; ``nic`` is the NICs of a node of eight.
     """
     inputs = row.inputs
-    text = inputs.text(*names, default=default or "") if names else ""
-    name = _accelerator_in(text) or _accelerator_in(row.quantity) or default
+    # A count of GPUs may name them (``64 x A100``) or not.
+    counts = [name for name in names if name == "gpus" and not isinstance(inputs.values.get(name), str)]
+    stated = next((name for name in names if inputs.has(name) and name not in counts), None)
+    text = row.quantity if stated is None else inputs.text(stated)
+    name = _accelerator_in(text) or (default if stated is None else None)
     if name is None:
-        raise InputError(
-            Problem(f"inputs.{names[0]}", text, "names no accelerator", "name one of the catalogue")
-        )
+        remedy = "name one of the catalogue"
+        raise InputError(Problem(f"inputs.{stated or names[0]}", text, "names no accelerator", remedy))
     links: dict[str, Any] = {}
     if inputs.has("nvlink_gb_s"):
         links["scale_up_gb_s"] = inputs.positive("nvlink_gb_s") / 2.0

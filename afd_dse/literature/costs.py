@@ -109,7 +109,7 @@ def decode_cost(row: Row) -> Answer:
 
 
 def _exchange(inputs: Inputs) -> Answer:
-    tokens = sum(inputs.numbers("tokens"))
+    tokens = sum(inputs.at_least_zero("tokens"))
     rate = supply.exchange_rate(
         tokens,
         inputs.whole("hidden"),
@@ -123,9 +123,7 @@ def _exchange(inputs: Inputs) -> Answer:
 def best_decode_cost(row: Row) -> Answer:
     """Dollars per million tokens with attention and FFN each on the cheapest device for it, for each model."""
     inputs = row.inputs
-    names = inputs.raw("models")
-    if not isinstance(names, list) or not names:
-        raise InputError(Problem("inputs.models", names, "is not a list of models", "list their names"))
+    names = inputs.items("models")
     devices = _devices(inputs)
     context = inputs.positive("context", default=_CONTEXTS[0])
     found, chosen = [], []
@@ -250,7 +248,7 @@ def _column(columns: list[str], words: tuple[str, ...]) -> int:
 def throughput_identity(row: Row) -> Answer:
     """Tokens/s per GPU of M attention nodes and N FFN nodes from batch per attention GPU and step time."""
     inputs = row.inputs
-    points = inputs.raw("points")
+    points = inputs.items("points")
     ffn = inputs.positive("N", default=_stated_number(row, "N", 1.0))
     found = []
     for index, point in enumerate(points):

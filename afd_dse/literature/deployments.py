@@ -167,7 +167,7 @@ def _speedup_at_points(row: Row) -> Answer:
         )
     m, node = inputs.whole("m"), node_gpus(hardware)
     found, notes = [], []
-    for number, value in enumerate(inputs.raw("points")):
+    for number, value in enumerate(inputs.items("points")):
         point = inputs.part(f"points[{number}]", value)
         apart, together = point.numbers("batch")
         job = job_of(

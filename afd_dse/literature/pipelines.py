@@ -12,7 +12,7 @@ from afd_dse.literature.rows import Row
 def min_micro_batches(row: Row) -> Answer:
     """Micro-batches that keep the slowest station busy: attention and experts alike, a link each way."""
     inputs = row.inputs
-    link = inputs.number("Tc_over_Tf", "T_c_each_way", "T_c")
+    link = inputs.at_least_zero("Tc_over_Tf", "T_c_each_way", "T_c")[0]
     experts = inputs.positive("T_f", "T_e", default=1.0)
     attention = inputs.positive("T_a", default=experts)
     stations = [np.array([time]) for time in (attention, link, experts, link)]

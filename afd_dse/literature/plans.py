@@ -100,7 +100,7 @@ def micro_batch_gain(row: Row) -> Answer:
     hardware = accelerator_of(row, "hardware", default="a100_sxm")
     gains: list[list[float]] = []
     notes = []
-    pairs = [(int(a), int(b)) for a, b in inputs.raw("from_to", default=[[1, 2], [2, 3]])]
+    pairs = [(int(a), int(b)) for a, b in inputs.items("from_to", default=[[1, 2], [2, 3]])]
     for model in _models(inputs):
         job = _limited_job(row, model, hardware)
         best = best_decode(job, SPLIT)

@@ -37,7 +37,7 @@ def best_ratio(row: Row) -> Answer:
     inputs = row.inputs
     hardware = accelerator_of(row, "hardware")
     m, node = inputs.whole("m", default=2), node_gpus(hardware)
-    cases = inputs.raw("cases", default=_cases_in(row))
+    cases = inputs.items("cases") if inputs.has("cases") else _cases_in(row)
     found, notes = [], []
     for model, context in cases:
         job = job_of(

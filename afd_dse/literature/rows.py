@@ -73,6 +73,29 @@ class Inputs:
             raise InputError(Problem(f"inputs.{names[0]}", value, "is not a list of numbers", "give numbers"))
         return [float(x) for x in listed]
 
+    def at_least_zero(self, *names: str, default: list[float] | None = None) -> list[float]:
+        """One number or a list of them, none negative."""
+        values = self.numbers(*names, default=default)
+        if min(values) < 0:
+            raise InputError(Problem(f"inputs.{names[0]}", values, "must not be negative", "count from 0"))
+        return values
+
+    def counts(self, *names: str) -> list[float]:
+        """One positive number or a list of them."""
+        values = self.numbers(*names)
+        if min(values) <= 0:
+            raise InputError(
+                Problem(f"inputs.{names[0]}", values, "must be above 0", "give positive numbers")
+            )
+        return values
+
+    def items(self, *names: str, default: list[Any] | None = None) -> list[Any]:
+        """A list of anything that is not empty."""
+        value = self.raw(*names, default=default)
+        if not isinstance(value, list) or not value:
+            raise InputError(Problem(f"inputs.{names[0]}", value, "is not a list", "give [one, another, …]"))
+        return value
+
     def scaled(self, units: Mapping[str, float], default: float | None = None) -> float:
         """A positive quantity in SI under the first of several names, each with its unit: ``{"hbm_tb_s": 1e12}``."""
         for name, unit in units.items():

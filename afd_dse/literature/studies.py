@@ -205,7 +205,7 @@ def _goodput_order(row: Row) -> Answer:
 
 def _best_modes(row: Row) -> Answer:
     inputs = row.inputs
-    models, workloads = inputs.raw("models"), inputs.raw("workloads")
+    models, workloads = inputs.items("models"), inputs.items("workloads")
     throughput: list[str] = []
     fastest: list[str] = []
     notes = []
@@ -269,7 +269,7 @@ def _cell_gpus(deployment: Mapping[str, Any], cell: str) -> int:
 def _split_cases(row: Row) -> list[tuple[str, Requests, str]]:
     """Model and workload of each case, from ``inputs.cases`` or the description; the last workload named goes on."""
     if row.inputs.has("cases"):
-        cases = [Inputs(case) for case in row.inputs.raw("cases")]
+        cases = [row.inputs.part("cases", case) for case in row.inputs.items("cases")]
         return [(case.text("model"), _requests(case), case.text("model")) for case in cases]
     found: list[tuple[str, Requests, str]] = []
     current: Requests | None = None
@@ -309,7 +309,7 @@ def _weights_fit(row: Row) -> Answer:
 
 def _workload_fits(row: Row) -> Answer:
     requests, model = _requests(row.inputs), _model(row)
-    modes = row.inputs.raw("modes", default=["colocated", "afd"])
+    modes = row.inputs.items("modes", default=["colocated", "afd"])
     found, notes = [], []
     for mode in modes:
         unlimited = Requests(requests.workload, {})

@@ -73,7 +73,7 @@ def hfu_bound(row: Row) -> Answer:
     experts, hardware = _experts(inputs), _hardware(inputs)
     found = supply.hfu_bound(
         hardware.fabric,
-        inputs.numbers("ffn_nodes"),
+        inputs.counts("ffn_nodes"),
         topk=experts.topk,
         intermediate=experts.intermediate,
         peak_flops=hardware.peak_flops,
@@ -92,7 +92,7 @@ def hfu_intensity_ratio(row: Row) -> Answer:
     experts, hardware = _experts(inputs), _hardware(inputs)
     ends = supply.boundaries(hardware.fabric, topk=experts.topk, experts=experts.experts)
     found = supply.relative_intensity(
-        hardware.fabric, inputs.numbers("ffn_nodes"), topk=experts.topk, experts=experts.experts
+        hardware.fabric, inputs.counts("ffn_nodes"), topk=experts.topk, experts=experts.experts
     )
     note = f"boundaries {ends.scale_out_full:g}, {ends.no_reuse:g}, {ends.one_expert:g} FFN nodes"
     return Answer.of(*found, note=note)
@@ -102,9 +102,10 @@ def hfu_intensity_ratio(row: Row) -> Answer:
 def node_discrete_efficiency(row: Row) -> Answer:
     """Throughput per node that is left when expert imbalance is met by whole attention nodes."""
     inputs = row.inputs
+    balance = inputs.positive("sigma", "balance")
+    if balance > 1:
+        raise InputError(Problem("inputs.sigma", balance, "exceeds 1", "give mean over maximum load"))
     found = imbalance.node_discrete_efficiency(
-        inputs.whole("N_A", "attention_nodes"),
-        inputs.whole("N_F", "ffn_nodes"),
-        inputs.positive("sigma", "balance"),
+        inputs.whole("N_A", "attention_nodes"), inputs.whole("N_F", "ffn_nodes"), balance
     )
     return Answer.of(float(found))
