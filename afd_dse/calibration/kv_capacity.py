@@ -168,7 +168,6 @@ def _capacity(scenario: Scenario, engines: pd.DataFrame) -> FloatArray:
         moe_tp=whole("moe_tp") if moe else whole("tp"),
         ep=whole("ep") if moe else whole("dp"),
         redundant=zero,
-        expert_policy=zero,
         micro_batches=one,
         replicas=one,
     )

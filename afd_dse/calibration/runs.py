@@ -1,5 +1,6 @@
 """Measured runs as candidates of the cost model: what it predicts for each of them."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -7,12 +8,13 @@ import numpy as np
 import pandas as pd
 
 from afd_dse.architecture.catalogue import load_model
-from afd_dse.architecture.model import LinearAttention
+from afd_dse.architecture.model import DenseFfn, LayerKind, LinearAttention
 from afd_dse.architecture.weights import legal_moe_tp
 from afd_dse.calibration.measured import AGGREGATED, DISAGGREGATED, REASON
 from afd_dse.calibration.recipes import recipe
 from afd_dse.cost.closed_loop import ClosedLoop, closed_loop
 from afd_dse.cost.columns import CHUNKED, PHASE_FIELDS, PHASES, PRIORITIZED, Candidates
+from afd_dse.cost.evaluate import group_gpus
 from afd_dse.cost.from_job import engine_overheads, framework_profile
 from afd_dse.cost.memory import running_limit
 from afd_dse.cost.phase import Cut
@@ -33,12 +35,14 @@ _PARTITION = {AGGREGATED: "PA PF DA DF", DISAGGREGATED: "PA PF | DA DF"}
 _QUESTION = ["model", "accelerator", "framework", "gemm_dtype", "moe_dtype", "kv_dtype", "mode", "isl", "osl"]
 # What a prediction holds beside its metrics: what the overheads multiply, and what the estimate rests on.
 FEATURES = ("batch", "running", "prompt_ms", "prefill_ms", "joint_ms", "joint_share", "queue_ms")
+_ZERO = ("attention_pool", "ffn_pool", "redundant")
+METRICS = ("tpot_ms", "ttft_ms", "output_tokens_per_s_per_gpu")
 PREDICTED = (
-    "tpot_ms",
-    "ttft_ms",
-    "output_tokens_per_s_per_gpu",
+    *METRICS,
     *FEATURES,
+    "equal_lengths",
     "layers",
+    "dense_layers",
     "linear_layers",
     "borrowed_share",
 )
@@ -71,20 +75,24 @@ def _predict_group(question: dict[str, Any], group: pd.DataFrame, calibration: C
     loop = closed_loop(
         scenario, partition, candidates, concurrency=concurrency, held=_held(scenario, partition, candidates)
     )
-    gpus = loop.evaluation.metrics["gpus"]
-    provenance = loop.evaluation.provenance
+    gpus = _gpus(partition, candidates)
     columns: dict[str, Any] = {
         "tpot_ms": loop.tpot_s * 1e3,
         "ttft_ms": loop.ttft_s * 1e3,
         "output_tokens_per_s_per_gpu": loop.requests_per_s * question["osl"] / gpus,
         **_features(loop),
-        "layers": float(sum(kind.count for kind in scenario.model.kinds)),
-        "linear_layers": float(
-            sum(kind.count for kind in scenario.model.kinds if isinstance(kind.attention, LinearAttention))
-        ),
-        "borrowed_share": provenance[:, Provenance.BORROWED] + provenance[:, Provenance.SPEED_OF_LIGHT],
+        "equal_lengths": float(not question["varied"]),
+        "layers": _layers(scenario, lambda kind: True),
+        "dense_layers": _layers(scenario, lambda kind: isinstance(kind.ffn, DenseFfn)),
+        "linear_layers": _layers(scenario, lambda kind: isinstance(kind.attention, LinearAttention)),
+        "borrowed_share": loop.provenance[:, Provenance.BORROWED]
+        + loop.provenance[:, Provenance.SPEED_OF_LIGHT],
     }
     return pd.DataFrame(columns, index=group.index)[list(PREDICTED)]
+
+
+def _layers(scenario: Scenario, of: Callable[[LayerKind], bool]) -> float:
+    return float(sum(kind.count for kind in scenario.model.kinds if of(kind)))
 
 
 def _features(loop: ClosedLoop) -> dict[str, FloatArray]:
@@ -177,6 +185,11 @@ def _candidates(scenario: Scenario, partition: Partition, group: pd.DataFrame) -
         else:
             columns[f"{phase}_replicas"] = whole(f"{phase}_workers")
     return Candidates.of(**columns)
+
+
+def _gpus(partition: Partition, candidates: Candidates) -> FloatArray:
+    total: FloatArray = np.sum(group_gpus(partition, {p: Cut.of(candidates, p) for p in Phase}), axis=0)
+    return total
 
 
 def _held(scenario: Scenario, partition: Partition, candidates: Candidates) -> FloatArray:

@@ -6,14 +6,14 @@ import numpy as np
 
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.engines import Chunks, cut_prompts
-from afd_dse.cost.evaluate import Evaluation, evaluate
-from afd_dse.cost.phase import Cut, Step, StepLoad, phase_stations, run_step
+from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.phase import Cut, StepLoad, phase_stations, run_step
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray
 from afd_dse.spec.cells import Partition, Phase
 
 # Fixed-point steps of the decode batch: it follows weakly from the times that follow from it.
-ITERATIONS = 5
+ITERATIONS = 3
 # Benchmarks send about ten requests for each that is in flight: this share of them belongs to the first, joint wave.
 FIRST_WAVE = 0.1
 # Lengths that vary by less than this keep the requests of a wave together from wave to wave.
@@ -27,7 +27,7 @@ class ClosedLoop:
     ``batch`` decoding sequences per rank and ``running`` with those in prefill (at most what the KV cache holds);
     ``prompt_s`` the steps that hold one prompt, ``prefill_s`` what they take longer than steps without it;
     ``joint_s`` mean time to the first token in a wave that starts together, ``joint_share`` the share of requests in
-    such waves; ``queue_s`` wait for room in the KV cache; ``evaluation`` the steady state at that batch.
+    such waves; ``queue_s`` wait for room in the KV cache; ``provenance`` shares of decode time [n, 4].
     """
 
     ttft_s: FloatArray
@@ -40,7 +40,7 @@ class ClosedLoop:
     joint_s: FloatArray
     joint_share: FloatArray
     queue_s: FloatArray
-    evaluation: Evaluation
+    provenance: FloatArray
 
 
 def closed_loop(
@@ -62,11 +62,13 @@ def closed_loop(
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Steps of a rank with so many decoding sequences: none, one prompt, or as many as fit, on every rank."""
+    """Steps with no prompt, one, or as many as fit on every rank, seconds [n], and their time by provenance [n, 4]."""
 
-    pure: Step
-    one: Step
-    full: Step
+    pure_s: FloatArray
+    one_s: FloatArray
+    full_s: FloatArray
+    pure_provenance: FloatArray
+    one_provenance: FloatArray
     chunks: Chunks
     prompts: FloatArray
 
@@ -96,16 +98,17 @@ def _shared_steps(
     batch = running.copy()
     for _ in range(ITERATIONS):
         steps = _steps(scenario, partition, candidates, batch, running)
-        pure, passes = steps.pure.seconds, steps.chunks.per_request
-        prefill = passes * (steps.one.seconds - pure)
+        pure, passes = steps.pure_s, steps.chunks.per_request
+        prefill = passes * (steps.one_s - pure)
         others = np.maximum(running - 1.0, 0.0) / running * batch / workload.osl
         tpot = (pure + others * prefill * (0.5 if waves else 1.0)) / scenario.accepted_per_step
-        joint = (running / steps.prompts + 1.0) / 2.0 * passes * steps.full.seconds
-        prompt = passes * steps.one.seconds
+        joint = (running / steps.prompts + 1.0) / 2.0 * passes * steps.full_s
+        prompt = passes * steps.one_s
         steady = prompt + admission * tpot + ahead * prefill
         first = joint_share * joint + (1.0 - joint_share) * steady
         output = workload.osl * tpot
-        batch = running * output / (output + first)
+        # A wave decodes as a whole; requests that come one by one leave their places empty during their prefill.
+        batch = running if waves else running * output / (output + first)
     rate = running / (output + first)
     queue = (share - running) / rate
     ttft = queue + first + scenario.overhead("request_s")[pool]
@@ -120,8 +123,13 @@ def _shared_steps(
         joint_s=joint,
         joint_share=joint_share,
         queue_s=queue,
-        evaluation=evaluate(scenario, candidates.replace(batch_size=batch)),
+        provenance=_shares(steps.pure_provenance + others[:, None] * steps.one_provenance),
     )
+
+
+def _shares(seconds: FloatArray) -> FloatArray:
+    result: FloatArray = seconds / np.maximum(seconds.sum(axis=1, keepdims=True), 1e-30)
+    return result
 
 
 def _steps(
@@ -135,12 +143,15 @@ def _steps(
     chunks = cut_prompts(scenario, candidates.number("chunk_tokens"))
     prompts = np.clip(chunks.sequences, 1.0, running)
 
-    def step(together: FloatArray) -> Step:
-        load = StepLoad(batch, together, chunks.piece, chunks.piece_prefix, together * chunks.piece)
-        return run_step(scenario, phase_stations(scenario, cut, Phase.DECODE, split, load))
-
-    none, one = np.zeros(len(batch)), np.ones(len(batch))
-    return _Steps(step(none), step(one), step(prompts), chunks, prompts)
+    # The three steps are looked up as one block: a lookup costs the same for few rows and for many.
+    together = np.concatenate([np.zeros(len(batch)), np.ones(len(batch)), prompts])
+    blocks = Cut(*(np.tile(getattr(cut, name), 3) for name in Cut.__slots__))
+    piece, prefix = np.tile(chunks.piece, 3), np.tile(chunks.piece_prefix, 3)
+    load = StepLoad(np.tile(batch, 3), together, piece, prefix, together * piece)
+    step = run_step(scenario, phase_stations(scenario, blocks, Phase.DECODE, split, load))
+    pure, one, full = np.split(step.seconds, 3)
+    pure_by, one_by, _ = np.split(step.by_provenance, 3)
+    return _Steps(pure, one, full, pure_by, one_by, chunks, prompts)
 
 
 def _separate_steps(
@@ -185,7 +196,7 @@ def _separate_steps(
         joint_s=joint,
         joint_share=joint_share,
         queue_s=queue,
-        evaluation=found,
+        provenance=found.provenance,
     )
 
 

@@ -13,11 +13,12 @@ from afd_dse.cost.expert_load import histogram_popularity, power_law_popularity
 from afd_dse.cost.scenario import EngineOverheads, FrameworkProfile, Pool, Scenario, Slo, Workload
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import operator_db_root
-from afd_dse.spec.calibration import Calibration, load_calibration
+from afd_dse.spec.calibration import Calibration, Intervals, Metric, load_calibration
 from afd_dse.spec.job import Job
 from afd_dse.spec.routing import PowerLaw, read_histogram
 
 INFINITE = float("inf")
+_JUDGED: tuple[Metric, Metric] = ("tpot", "ttft")
 _NOT_NUMBERS = ("source", "launches", "prefill_first", "packed_latent")
 
 
@@ -50,6 +51,7 @@ def engine_overheads(calibration: Calibration, framework: str, generation: str) 
     fitted = calibration.overheads_of(framework, generation)
     return EngineOverheads(
         layer_s=fitted.layer_overhead_us * 1e-6,
+        dense_layer_s=fitted.dense_layer_overhead_us * 1e-6,
         linear_layer_s=fitted.linear_layer_overhead_us * 1e-6,
         step_s=fitted.step_overhead_ms * 1e-3,
         sequence_s=fitted.sequence_overhead_us * 1e-6,
@@ -92,7 +94,7 @@ def scenario_from_job(job: Job) -> Scenario:
                 "set draft_tokens to 0",
             )
         )
-    slo, arrival = job.slo, job.workload.arrival
+    arrival = job.workload.arrival
     return Scenario(
         model=model,
         quantization=_quantization(job, model, pools),
@@ -110,14 +112,47 @@ def scenario_from_job(job: Job) -> Scenario:
             requests_per_s=job.demand.requests_per_s if job.demand else 0.0,
             **_routing(job, model),
         ),
-        slo=Slo(
-            ttft_s=INFINITE if slo.ttft_ms is None else slo.ttft_ms / 1e3,
-            tpot_s=INFINITE if slo.tpot_ms is None else slo.tpot_ms / 1e3,
-            latency_s=INFINITE if slo.request_latency_ms is None else slo.request_latency_ms / 1e3,
-            percentile=slo.percentile,
-        ),
+        slo=_limits(job, calibration.intervals.get(job.framework)),
+        intervals=calibration.intervals.get(job.framework),
         draft_tokens=job.speculative.draft_tokens,
         accepted_per_step=job.speculative.accepted_tokens_per_step,
+    )
+
+
+def _limits(job: Job, intervals: Intervals | None) -> Slo:
+    """The limits that predictions must keep: those of the job, or tighter ones that make ``slo.confidence`` sure.
+
+    Every limit gets an equal part of the doubt (Bonferroni), at the scatter of estimates on borrowed kernels: no
+    estimate is less sure than asked.
+    """
+    slo = job.slo
+    asked = Slo(
+        ttft_s=INFINITE if slo.ttft_ms is None else slo.ttft_ms / 1e3,
+        tpot_s=INFINITE if slo.tpot_ms is None else slo.tpot_ms / 1e3,
+        latency_s=INFINITE if slo.request_latency_ms is None else slo.request_latency_ms / 1e3,
+        percentile=slo.percentile,
+    )
+    limits = sum(limit < INFINITE for limit in (asked.ttft_s, asked.tpot_s, asked.latency_s))
+    if slo.confidence is None or not limits:
+        return asked
+    if intervals is None:
+        raise InputError(
+            Problem(
+                "slo.confidence",
+                slo.confidence,
+                f"the calibration knows no scatter of {job.framework}",
+                "set calibration: default, or leave slo.confidence out",
+            )
+        )
+    sure = 1.0 - (1.0 - slo.confidence) / limits
+    tpot, ttft = (intervals.of(metric, borrowed=True).ratio(sure) for metric in _JUDGED)
+    return Slo(
+        ttft_s=asked.ttft_s / ttft,
+        tpot_s=asked.tpot_s / tpot,
+        latency_s=asked.latency_s / tpot,
+        percentile=asked.percentile,
+        confidence=slo.confidence,
+        asked=asked,
     )
 
 

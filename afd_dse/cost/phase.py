@@ -1,6 +1,6 @@
 """One step of one unit: the stations of attention, links and FFN, and the time a step takes on them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from afd_dse.cost.stations import (
     AttentionShape,
     FfnShape,
     attention_station,
-    expert_imbalance,
     ffn_station,
     head_seconds,
 )
@@ -55,9 +54,9 @@ class Cut:
     moe_tp: IntArray
     ep: IntArray
     redundant: IntArray
-    expert_policy: IntArray
     micro_batches: IntArray
     replicas: IntArray
+    expert_policy: IntArray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
 
     @classmethod
     def of(cls, candidates: Candidates, phase: Phase) -> "Cut":
@@ -84,7 +83,7 @@ class Stations:
     """Station times of one micro-batch, seconds [n, kinds] each, and what surrounds the layers [n].
 
     Attention and FFN in one group take turns on the same GPUs: they are one station then (``split`` False).
-    ``expert_imbalance`` load of the busiest expert rank over the mean one's (NaN where the tables hold it),
+    ``expert_tokens`` tokens of the FFN, ``expert_policy`` what is left of the policy where copies are not worth it,
     ``exposed_copy_s`` time a layer that copying experts adds to the FFN.
     """
 
@@ -98,7 +97,8 @@ class Stations:
     hop_s: FloatArray
     draft_passes: float
     cut: Cut
-    expert_imbalance: FloatArray
+    expert_tokens: FloatArray
+    expert_policy: IntArray
     exposed_copy_s: FloatArray
 
 
@@ -160,7 +160,6 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
     hop = np.where(cut.pp > 1, _stage_hop(scenario, cut, tokens), 0.0)
     # The draft module runs once per draft token in decode; in prefill it reads the prompt once.
     passes = float(min(scenario.draft_tokens, 1) if phase == Phase.PREFILL else scenario.draft_tokens)
-    uneven = expert_imbalance(scenario, tokens, cut.ep, cut.redundant, policy)
     return Stations(
         split,
         attention,
@@ -172,7 +171,8 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
         hop,
         passes,
         cut,
-        uneven,
+        tokens,
+        policy,
         exposed,
     )
 

@@ -15,6 +15,7 @@ from afd_dse.operators.database import OperatorDatabase
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.operators.moe import UNIFORM
 from afd_dse.spec.accelerator import Accelerator
+from afd_dse.spec.calibration import Intervals
 
 # What the driver keeps of the memory that it reports; page tables and ECC grow with it. PyTorch's out-of-memory errors
 # tell totals of 79.19, 139.81, 178.35, 184.31, 267.69 and 276.50 GiB on H100, H200, B200, GB200, B300 and GB300,
@@ -66,6 +67,7 @@ class EngineOverheads:
     """What an engine takes beyond its kernels, seconds; :class:`afd_dse.spec.calibration.Overheads` says of what."""
 
     layer_s: float = 0.0
+    dense_layer_s: float = 0.0
     linear_layer_s: float = 0.0
     step_s: float = 0.0
     sequence_s: float = 0.0
@@ -115,12 +117,17 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Limits in seconds (infinite = none) and the percentile of waiting at which TTFT is judged."""
+    """Limits in seconds (infinite = none) and the percentile of waiting at which TTFT is judged.
+
+    ``asked`` are the limits as the user set them, where predictions must keep tighter ones to be ``confidence`` sure.
+    """
 
     ttft_s: float = float("inf")
     tpot_s: float = float("inf")
     latency_s: float = float("inf")
     percentile: float = 50.0
+    confidence: float | None = None
+    asked: "Slo | None" = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,7 @@ class Scenario:
     slo: Slo
     draft_tokens: int = 0
     accepted_per_step: float = 1.0
+    intervals: Intervals | None = None
 
     @cached_property
     def databases(self) -> tuple[OperatorDatabase, ...]:

@@ -91,7 +91,9 @@ def _attention_of_kind(look: Lookup) -> None:
     exchanged = tokens * hidden * ACTIVATION_BYTES
     gathered = all_reduce(database, scenario.tiers, pool, message_bytes=exchanged, gpus=c["cp"])
     look.add("context-parallel exchange", gathered)
-    _add_gaps(look, linear=isinstance(kind.attention, LinearAttention))
+    overheads = look.scenario.pools[look.pool].overheads
+    linear = overheads.linear_layer_s if isinstance(kind.attention, LinearAttention) else 0.0
+    _add_gaps(look, overheads.layer_s + linear)
 
 
 def _gqa(look: Lookup, spec: Gqa, tokens: FloatArray) -> None:
@@ -284,13 +286,12 @@ def _ffn_of_kind(look: Lookup) -> None:
         gpus=c["dense_reduce" if isinstance(kind.ffn, DenseFfn) else "moe_reduce"],
     )
     look.add("FFN all-reduce", reduced)
-    _add_gaps(look, linear=False)
+    if isinstance(kind.ffn, DenseFfn):
+        _add_gaps(look, look.scenario.pools[look.pool].overheads.dense_layer_s)
 
 
-def _add_gaps(look: Lookup, *, linear: bool) -> None:
-    """Gaps between kernels and kernels that no table holds: half of a layer's on either side, fitted to engines."""
-    overheads = look.scenario.pools[look.pool].overheads
-    seconds = overheads.layer_s / 2.0 + (overheads.linear_layer_s if linear else 0.0)
+def _add_gaps(look: Lookup, seconds: float) -> None:
+    """Gaps between kernels, and kernels that no table holds: fitted to whole engines, and no kernel's own."""
     rows = len(look.members)
     fitted = np.full(rows, Provenance.INTERPOLATED, dtype=np.int8)
     look.add("kernel gaps", Latency(np.full(rows, seconds), fitted))

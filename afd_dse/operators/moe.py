@@ -66,10 +66,14 @@ def load_frame(accelerator: str, framework: str) -> pd.DataFrame | None:
 
 
 def clean_rows(frame: pd.DataFrame, rates: Accelerator, dtype: str) -> pd.DataFrame:
-    """Rows of one data type with ``efficiency`` against ``rates``, without rows that cannot be right."""
+    """Rows of one data type with ``efficiency`` against ``rates``, without rows that cannot be right.
+
+    ``uneven`` marks rows of `balanced` series whose tokens did not fall evenly: what the busiest rank took is no less
+    than what even tokens take.
+    """
     rows = frame[frame["moe_dtype"] == dtype]
     if rows.empty:
-        return rows.assign(efficiency=[])
+        return rows.assign(efficiency=[], gated=[], uneven=[])
     gated = rows["kernel_source"].map(is_gated).to_numpy(bool)
     work = moe_work(
         dtype,
@@ -87,7 +91,7 @@ def clean_rows(frame: pd.DataFrame, rates: Accelerator, dtype: str) -> pd.DataFr
         efficiency = seconds(rates, dtype, work.flop, work.bytes) / (rows["latency_ms"].to_numpy() * 1e-3)
     good = np.isfinite(efficiency) & (efficiency > 0.0) & (efficiency <= MAX_EFFICIENCY)
     rows = rows.assign(efficiency=efficiency, gated=gated)[good]
-    return rows[~_uneven(rows)]
+    return rows.assign(uneven=_uneven(rows))
 
 
 def _uneven(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -141,8 +145,9 @@ class MoeTable:
     def __init__(self, rows: pd.DataFrame, rates: Accelerator, dtype: str) -> None:
         self.dtype = dtype
         self.rates = rates
-        grouped = rows.groupby(_KEY, sort=False)
-        keys = grouped.size().reset_index()[_KEY]
+        grouped = rows.groupby([*_KEY, "uneven"], sort=False)
+        keys = grouped.size().reset_index()[[*_KEY, "uneven"]]
+        self._uneven = keys["uneven"].to_numpy(bool)
         self._curves = CurveSet(
             np.asarray(grouped.ngroup(), dtype=np.int64),
             rows["num_tokens"].to_numpy(np.float64),
@@ -170,19 +175,22 @@ class MoeTable:
         if not alike.any():
             alike = self._distribution == distribution if gated not in self._gated else self._gated == gated
         ep = shape[3] / local
-        same = np.flatnonzero(alike & (self._shape == shape).all(axis=1))
-        at_point = same[self._ep[same] == ep]
-        if len(at_point):
-            one = np.ones(1)
-            exact = tuple(Alternative(np.array([curve]), one, one) for curve in at_point)
+        here = alike & (self._shape == shape).all(axis=1)
+        at_point = np.flatnonzero(here & (self._ep == ep))
+        even = at_point[~self._uneven[at_point]]
+        # A series with uneven tokens bounds its kernel from above; alone it says too little.
+        exact = tuple(Alternative(np.array([curve]), np.ones(1), np.ones(1)) for curve in at_point)
+        if len(even):
             return Plan(exact, known=True, at_point=True)
+        alike = alike & ~self._uneven
+        same = np.flatnonzero(here & ~self._uneven)
         between = [
             found
             for kernel in dict.fromkeys(self._kernel[same])
             if (found := self._between(same[self._kernel[same] == kernel], ep)) is not None
         ]
         if between:
-            return Plan(tuple(between), known=True, at_point=False)
+            return Plan((*between, *exact), known=True, at_point=False)
         return Plan((self._nearest(np.flatnonzero(alike), shape, local),), known=False, at_point=False)
 
     def _between(self, curves: IntArray, ep: float) -> Alternative | None:

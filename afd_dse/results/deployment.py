@@ -7,6 +7,7 @@ from afd_dse.cost.columns import EXPERT_POLICIES, TILE_SHARED
 from afd_dse.cost.memory import TERMS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import Provenance
+from afd_dse.results.certainty import certainty
 from afd_dse.results.layout import Group, describe, groups_of, label
 from afd_dse.results.policies import launchable, policy_name
 from afd_dse.results.reasons import binding, reason, slacks
@@ -71,6 +72,7 @@ def deployment_of(
         "gpus": round(float(m["gpus"][row])),
     }
     document |= {name: finite(factor * float(m[metric][row])) for name, metric, factor in METRIC_NAMES}
+    document |= certainty(scenario, found, row)
     document |= {
         "batch_size": float(c.number("batch_size")[row]),
         "chunk_tokens": float(c.number("chunk_tokens")[row]),

@@ -1,8 +1,10 @@
 """What engines take beyond their kernels: parameters fitted to measured runs, and how far predictions scatter."""
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from statistics import NormalDist
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
@@ -14,6 +16,9 @@ from afd_dse.spec.document import read_document
 from afd_dse.spec.problems import as_input_error
 
 DEFAULT, NONE = "default", "none"
+COVERAGE = 0.90
+# An estimate rests on borrowed kernels when they, or the bare speed of light, give more than this share of its time.
+BORROWED_FROM = 0.30
 Metric = Literal["tpot", "ttft", "throughput"]
 
 
@@ -21,7 +26,9 @@ class Overheads(Spec):
     """One framework on one generation of accelerators. All zero: nothing but the measured kernels."""
 
     layer_overhead_us: float = Field(0.0, ge=0)
-    """Of every layer in every step: gaps between kernels, and small kernels that no table holds."""
+    """Of every layer in every step: gaps between the kernels of attention, and small ones that no table holds."""
+    dense_layer_overhead_us: float = Field(0.0, ge=0)
+    """The same of a dense FFN. Tables of experts time the whole block, its gaps included."""
     linear_layer_overhead_us: float = Field(0.0, ge=0)
     """The same, in addition, of a layer of linear attention: convolution, gates and norms around the scan."""
     step_overhead_ms: float = Field(0.0, ge=0)
@@ -42,12 +49,31 @@ class Scatter(Spec):
     low: float = Field(gt=0)
     high: float = Field(gt=0)
 
+    @property
+    def _log(self) -> NormalDist:
+        """The logarithm of the ratio, as a normal distribution through both ends."""
+        ends = math.log(self.low), math.log(self.high)
+        width = NormalDist().inv_cdf((1.0 + COVERAGE) / 2.0)
+        return NormalDist(sum(ends) / 2.0, max((ends[1] - ends[0]) / 2.0 / width, 1e-9))
+
+    def ratio(self, confidence: float) -> float:
+        """The ratio that measured / predicted stays below with probability ``confidence``."""
+        return math.exp(self._log.inv_cdf(confidence))
+
+    def probability_below(self, ratio: float) -> float:
+        """Probability that measured / predicted stays below ``ratio``."""
+        return self._log.cdf(math.log(ratio)) if ratio > 0.0 else 0.0
+
 
 class Intervals(Spec):
     """Scatter of every metric: of estimates that rest on measured kernels, and of those that mostly borrow."""
 
     measured: Mapping[Metric, Scatter] = Field(strict=False)
     borrowed: Mapping[Metric, Scatter] = Field(strict=False)
+
+    def of(self, metric: Metric, borrowed: bool) -> Scatter:
+        """Scatter of ``metric``, of estimates that rest on ``borrowed`` kernels or on measured ones."""
+        return (self.borrowed if borrowed else self.measured)[metric]
 
 
 class Calibration(Spec):

@@ -93,6 +93,9 @@ class Slo(Spec):
     """Time of the whole request, ms."""
     percentile: float = Field(50.0, ge=50, le=99.9, examples=[90])
     """Percentile of the requests at which TTFT is judged, 50 to 99.9."""
+    confidence: float | None = Field(None, ge=0.5, le=0.99, examples=[0.9])
+    """Probability with which a deployment must keep its limits, by the scatter of predictions against measured runs;
+    absent: the limits hold for the predictions themselves."""
 
     @property
     def is_open(self) -> bool:
