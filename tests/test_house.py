@@ -17,6 +17,7 @@ FLOW = (
     "calibration",
     "results",
     "report",
+    "literature",
     "cli",
 )
 # The specification may ask whether a model exists, late and only when told to.

@@ -30,10 +30,14 @@ class LengthMoments:
         return cls(mean, mean**2, mean**3)
 
     @classmethod
-    def geometric(cls, mean: npt.ArrayLike) -> "LengthMoments":
-        """Geometric on 1, 2, … with ``mean`` [n] ≥ 1: every token is the last with probability 1/mean."""
+    def geometric(cls, mean: npt.ArrayLike, *, least: int = 1) -> "LengthMoments":
+        """Geometric with ``mean`` [n] on 1, 2, … (``mean`` ≥ 1: each token is the last with probability 1/mean).
+
+        ``least`` 0 starts at no token, as arXiv 2601.21351 counts: a slot then holds P + mean tokens in the mean.
+        """
         mu = np.asarray(mean, dtype=np.float64)
-        return cls(mu, 2.0 * mu**2 - mu, 6.0 * mu**3 - 6.0 * mu**2 + mu)
+        sign = -1.0 if least else 1.0
+        return cls(mu, 2.0 * mu**2 + sign * mu, 6.0 * mu**3 + sign * 6.0 * mu**2 + mu)
 
     @classmethod
     def lognormal(cls, mean: npt.ArrayLike, cv: npt.ArrayLike) -> "LengthMoments":

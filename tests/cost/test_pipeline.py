@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from afd_dse.cost.pipeline import busy_time, step_time
+from afd_dse.cost.pipeline import busy_time, disaggregated_speedup, least_micro_batches, step_time
 
 times = st.floats(1e-6, 10.0)
 
@@ -93,3 +93,44 @@ def test_no_station_works_longer_than_the_step_lasts(
 def test_balanced_ping_pong_hides_all_but_the_first_round() -> None:
     # Two equal stations, two micro-batches: 2·s a layer, and one more s until the second has passed.
     assert computed([[1.0], [1.0]], [10], 2) == pytest.approx(21.0)
+
+
+@pytest.mark.parametrize(("link", "fewest"), [(0.0, 2), (0.1, 3), (0.49, 3), (0.5, 3), (0.75, 4), (1.0, 4)])
+def test_fewest_micro_batches_that_hide_the_links_are_those_of_megascale_infer(
+    link: float, fewest: int
+) -> None:
+    # arXiv 2504.02263: m >= 2 (1 + T_c / T_f) with equal attention and experts.
+    assert least_micro_batches([np.array([x]) for x in (1.0, link, 1.0, link)])[0] == fewest
+
+
+@given(times=st.lists(st.floats(0.01, 1.0), min_size=2, max_size=5), layers=st.integers(2, 100))
+def test_with_the_fewest_micro_batches_the_slowest_station_never_waits(
+    times: list[float], layers: int
+) -> None:
+    stations = [np.array([[time]]) for time in times]
+    fewest = least_micro_batches([station[:, 0] for station in stations])[0]
+
+    def busy(m: float) -> float:
+        """Share of one more layer's time in which the slowest station works."""
+        more, fewer = (
+            step_time(stations, np.array([count]), np.array([m]))[0] for count in (layers + 1.0, layers)
+        )
+        return float(m * max(times) / (more - fewer))
+
+    assert busy(fewest) == pytest.approx(1.0, rel=1e-6)
+    if fewest > 1:
+        assert busy(fewest - 1.0) < 1.0
+
+
+def test_the_speed_up_from_published_step_shares_comes_out() -> None:
+    # FastAFD (2026): MiniMax-M2.5 at 8K and Qwen3-235B at 8K on GB200.
+    found = disaggregated_speedup(
+        attention_share=np.array([0.434, 0.414]),
+        dense_share=np.array([0.162, 0.157]),
+        expert_share=np.array([0.405, 0.430]),
+        batch_ratio=np.array([1.5, 1.5]),
+        attention_nodes=np.array([17.0, 7.0]),
+        ffn_nodes=np.array([1.0, 1.0]),
+        micro_batches=np.array([2.0, 2.0]),
+    )
+    assert found == pytest.approx([1.45, 1.41], rel=0.02)

@@ -1,0 +1,267 @@
+"""Operator counts and what decoding costs at speed of light (Step-3, arXiv 2507.19427); weights against memory."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from afd_dse.architecture.model import ModelArchitecture, Quantization
+from afd_dse.architecture.work import TokenWork, token_work
+from afd_dse.cost import roofline
+from afd_dse.errors import InputError, Problem
+from afd_dse.literature.answer import Answer, evaluator
+from afd_dse.literature.rows import Inputs, Row, number
+from afd_dse.literature.supply_bound import moe_of
+from afd_dse.network import supply
+from afd_dse.spec.profiles import PublishedHardware, load_profile
+
+# The paper's: 8-bit weights and caches, 20 tokens a second and user, three stages in flight.
+_PROFILE = "step3"
+_TPOT_S = 0.050
+_STAGES = 3
+_CONTEXTS = [8192.0, 32768.0]
+
+
+def _eight_bit(model: ModelArchitecture) -> Quantization:
+    return replace(model.quantization, gemm="fp8", moe="fp8", kv_cache="fp8")
+
+
+def work_of(model: ModelArchitecture, context: float | list[float]) -> TokenWork:
+    """Work of one token as the paper counts it: 8-bit cache, MLA's sum over the rotary part included."""
+    return token_work(model, _eight_bit(model), context, latent_values=True)
+
+
+@evaluator
+def operator_counts(row: Row) -> Answer:
+    """KV bytes (8-bit), attention, projection, FFN FLOP of a token at the first context; KV, attention at others."""
+    contexts = row.listed("contexts", r"never", default=_CONTEXTS)
+    work = work_of(row.inputs.model(), contexts)
+    found = [work.kv_bytes[0], work.attention_flop[0], work.projection_flop[0], work.ffn_flop[0]]
+    for later in range(1, len(contexts)):
+        found += [work.kv_bytes[later], work.attention_flop[later]]
+    return Answer.of(*found, note=f"contexts of {', '.join(f'{c:,.0f}' for c in contexts)} tokens")
+
+
+def _devices(inputs: Inputs) -> dict[str, PublishedHardware]:
+    """Parts with peak, bandwidth and price: those that the row prices, with what it leaves out from the profile."""
+    profile = load_profile(inputs.text("profile", default=_PROFILE))
+    stated: dict[str, Mapping[str, object]] = {
+        key: inputs.mapping(name) if inputs.has(name) else {}
+        for key, name in (
+            ("usd_per_gpu_hour", "usd_per_hour"),
+            ("peak_flops", "peak_flops"),
+            ("hbm_bytes_per_s", "hbm_bytes_s"),
+        )
+    }
+    names = dict.fromkeys([name for figures in stated.values() for name in figures]) or profile.hardware
+    found = {}
+    for name in names:
+        own = {key: _figure(key, name, figures[name]) for key, figures in stated.items() if name in figures}
+        base = {} if len(own) == len(stated) else profile.part(name, "inputs.usd_per_hour").model_dump()
+        found[name] = PublishedHardware(**(base | own | {"name": name}))
+    return found
+
+
+def _figure(key: str, name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise InputError(Problem(f"inputs.{key}.{name}", value, "is not a positive number", "give a number"))
+    return float(value)
+
+
+def _attention_usd(work: TokenWork, device: PublishedHardware) -> float:
+    if device.hbm_bytes_per_s is None or device.usd_per_gpu_hour is None:
+        raise InputError(
+            Problem(f"inputs.hbm_bytes_s.{device.name}", None, "is missing", "state bandwidth and price")
+        )
+    seconds = roofline.attention_seconds(work, device.peak_flops, device.hbm_bytes_per_s)
+    return float(roofline.usd_per_mtok(seconds, device.usd_per_gpu_hour))
+
+
+def _ffn_usd(work: TokenWork, device: PublishedHardware) -> float:
+    if device.usd_per_gpu_hour is None:
+        raise InputError(Problem(f"inputs.usd_per_hour.{device.name}", None, "is missing", "state its price"))
+    return float(
+        roofline.usd_per_mtok(roofline.ffn_seconds(work, device.peak_flops), device.usd_per_gpu_hour)
+    )
+
+
+@evaluator
+def decode_cost(row: Row) -> Answer:
+    """Dollars per million decoded tokens of attention or FFN on each device; or the rate of an exchange, Gb/s.
+
+    Which part: ``inputs.part`` (attention, ffn, total) and ``inputs.context``, else as the description says.
+    """
+    inputs = row.inputs
+    if inputs.has("window_us"):
+        return _exchange(inputs)
+    model, devices = inputs.model(), _devices(inputs)
+    described = row.stated(r"\b(attention|ffn|total)\b")
+    part = inputs.text("part", default=described.group(1) if described else "total").casefold()
+    if part not in ("attention", "ffn", "total"):
+        raise InputError(Problem("inputs.part", part, "is no part", "use attention, ffn or total"))
+    stated = row.stated(r"\b(\d+K?)\b(?=\s*(?:tokens|context|\(|,|$))")
+    context = inputs.positive("context", default=number(stated.group(1)) if stated else _CONTEXTS[0])
+    work = work_of(model, context)
+    found = []
+    for device in devices.values():
+        attention = 0.0 if part == "ffn" else _attention_usd(work, device)
+        found.append(attention + (0.0 if part == "attention" else _ffn_usd(work, device)))
+    where = "" if part == "ffn" else f" at {context:,.0f} tokens"
+    return Answer.of(*found, note=f"{part}{where} on {', '.join(devices)}")
+
+
+def _exchange(inputs: Inputs) -> Answer:
+    tokens = sum(inputs.at_least_zero("tokens"))
+    rate = supply.exchange_rate(
+        tokens,
+        inputs.whole("hidden"),
+        inputs.positive("bytes_per_element"),
+        inputs.positive("window_us") * 1e-6,
+    )
+    return Answer.of(float(rate) * 8e-9, note="Gb/s")
+
+
+@evaluator
+def best_decode_cost(row: Row) -> Answer:
+    """Dollars per million tokens with attention and FFN each on the cheapest device for it, for each model."""
+    inputs = row.inputs
+    names = inputs.items("models")
+    devices = _devices(inputs)
+    context = inputs.positive("context", default=_CONTEXTS[0])
+    found, chosen = [], []
+    for name in names:
+        work = work_of(Inputs({"model": name}).model(), context)
+        attention = {key: _attention_usd(work, device) for key, device in devices.items()}
+        ffn = {key: _ffn_usd(work, device) for key, device in devices.items()}
+        best = min(attention, key=attention.__getitem__), min(ffn, key=ffn.__getitem__)
+        found.append(attention[best[0]] + ffn[best[1]])
+        chosen.append(f"{name}: {best[0]} + {best[1]}")
+    return Answer.of(*found, note="; ".join(chosen))
+
+
+@evaluator
+def min_sparsity(row: Row) -> Answer:
+    """Smallest share of experts a token may use with experts still compute-bound on what the network brings."""
+    inputs = row.inputs
+    profile = load_profile(inputs.text("profile", default=_PROFILE))
+    # NOTE: the published rows name the device in their id only.
+    name = inputs.text("hardware", "device", default=row.id.rsplit("-", 1)[-1])
+    part = profile.part(name, "inputs.hardware")
+    peak = inputs.scaled({"peak_flops": 1.0, "peak_tflops": 1e12}, default=part.peak_flops)
+    bandwidth = inputs.scaled(
+        {"hbm_bytes_s": 1.0, "hbm_gb_s": 1e9, "hbm_tb_s": 1e12}, default=part.hbm_bytes_per_s
+    )
+    dispatch = inputs.positive("dispatch_bytes", default=supply.DISPATCH_BYTES)
+    combine = inputs.positive("combine_bytes", default=supply.COMBINE_BYTES)
+    tpot = inputs.scaled({"tpot_ms": 1e-3, "tpot_s": 1.0}, default=_TPOT_S)
+    budget = supply.stage_budget(
+        tpot, inputs.whole("layers"), batches_in_flight=inputs.whole("stages", default=_STAGES)
+    )
+    found = supply.least_sparsity(
+        roofline.compute_bound_batch(peak, bandwidth, weight_bytes=1.0),
+        node_bytes_per_s=_node_rate(inputs),
+        hidden=inputs.whole("hidden"),
+        budget_s=budget,
+        dispatch_bytes=dispatch,
+        combine_bytes=combine,
+    )
+    return Answer.of(float(found), note=f"{part.name} at {tpot * 1e3:g} ms a token, {_STAGES} stages")
+
+
+def _node_rate(inputs: Inputs) -> float:
+    """Bytes/s of a node's NICs, from ``nics`` or ``node_gb_s``."""
+    return inputs.positive("node_gb_s") * 1e9 if inputs.has("node_gb_s") else inputs.nics("nics")
+
+
+@evaluator
+def stage_budget(row: Row) -> Answer:
+    """Bytes a GPU reads in one stage of a layer, what is left for the cache, and the context that fits there."""
+    inputs = row.inputs
+    total = inputs.scaled({"hbm_gb_s": 1e9, "hbm_tb_s": 1e12, "hbm_bytes_s": 1.0}) * inputs.scaled(
+        {"stage_us": 1e-6, "stage_ms": 1e-3}
+    )
+    cache = total - inputs.scaled({"linear_weight_mb": 1e6, "linear_weight_bytes": 1.0})
+    model = inputs.model(default="step-3")
+    context = roofline.stage_context(model.kinds[-1], _eight_bit(model), max(cache, 0.0))
+    return Answer.of(total, cache, float(context), note=f"bytes, bytes, tokens; 8-bit cache of {model.name}")
+
+
+@evaluator
+def ffn_utilisation(row: Row) -> Answer:
+    """Tokens that make a GEMM compute-bound, those that an expert then sees, and the FFN's utilisation."""
+    inputs = row.inputs
+    full, experts, topk = _full_batch(inputs)
+    share = roofline.expert_utilisation(full, full, experts, topk)
+    return Answer.of(full, full * topk / experts, float(share))
+
+
+@evaluator
+def ffn_full_batch(row: Row) -> Answer:
+    """Tokens in all that make every expert compute-bound."""
+    full, experts, topk = _full_batch(row.inputs)
+    return Answer.of(full * experts / topk)
+
+
+def _full_batch(inputs: Inputs) -> tuple[float, int, int]:
+    if inputs.has("experts"):
+        experts, topk = inputs.whole("experts", "num_experts"), inputs.whole("topk", "top_k")
+    else:
+        moe = moe_of(inputs.model())
+        experts, topk = moe.experts, moe.topk
+    peak = inputs.scaled({"peak_tflops": 1e12, "peak_flops": 1.0})
+    bandwidth = inputs.scaled({"hbm_tb_s": 1e12, "hbm_gb_s": 1e9, "hbm_bytes_s": 1.0})
+    weight = inputs.positive("weight_bytes", default=2.0)
+    return float(roofline.compute_bound_batch(peak, bandwidth, weight)), experts, topk
+
+
+@evaluator
+def best_device_per_role(row: Row) -> Answer:
+    """The device with the most bandwidth (attention) and the most compute (experts) per cost."""
+    inputs = row.inputs
+    columns = inputs.raw("columns", default=["price", "GB", "GB/s", "bf16 TFLOPS"])
+    candidates = inputs.mapping("candidates")
+    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+        raise InputError(Problem("inputs.columns", columns, "is not a list of names", "name each figure"))
+    price, bandwidth, compute = (
+        _column(columns, words) for words in (("price", "usd"), ("gb/s",), ("flop",))
+    )
+    for name, figures in candidates.items():
+        if not isinstance(figures, list) or len(figures) != len(columns):
+            raise InputError(
+                Problem(f"inputs.candidates.{name}", figures, "does not fit the columns", "one a column")
+            )
+
+    def figure(index: int) -> dict[str, float]:
+        return {name: _figure("candidates", name, figures[index]) for name, figures in candidates.items()}
+
+    prices = figure(price)
+    best = [roofline.best_per_price(figure(index), prices) for index in (bandwidth, compute)]
+    return Answer.of(*best)
+
+
+def _column(columns: list[str], words: tuple[str, ...]) -> int:
+    for index, name in enumerate(columns):
+        if any(word in name.casefold() for word in words):
+            return index
+    raise InputError(Problem("inputs.columns", columns, f"name no {words[0]}", "add it"))
+
+
+@evaluator
+def throughput_identity(row: Row) -> Answer:
+    """Tokens/s per GPU of M attention nodes and N FFN nodes from batch per attention GPU and step time."""
+    inputs = row.inputs
+    points = inputs.items("points")
+    ffn = inputs.positive("N", default=_stated_number(row, "N", 1.0))
+    found = []
+    for index, point in enumerate(points):
+        try:
+            attention, batch, step_ms = (float(x) for x in point)
+        except (TypeError, ValueError):
+            raise InputError(
+                Problem(f"inputs.points[{index}]", point, "is not [M, batch, step ms]", "give three numbers")
+            ) from None
+        found.append(batch * attention / (attention + ffn) / (step_ms * 1e-3))
+    return Answer.of(*found)
+
+
+def _stated_number(row: Row, name: str, default: float) -> float:
+    found = row.stated(rf"\b{name}\s*=\s*(\d+(?:\.\d+)?)")
+    return float(found.group(1)) if found else default

@@ -1,0 +1,157 @@
+"""The best plans of disaggregated and of colocated decode against each other (MegaScale-Infer, arXiv 2504.02263)."""
+
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from afd_dse.cost.columns import Candidates
+from afd_dse.errors import InputError, Problem
+from afd_dse.literature.answer import Answer, evaluator
+from afd_dse.literature.cases import (
+    SPLIT,
+    WHOLE,
+    BestDecode,
+    accelerator_of,
+    best_decode,
+    decode_split,
+    framework_of,
+    job_of,
+)
+from afd_dse.literature.rows import Inputs, Row
+from afd_dse.spec.job import Job
+
+
+def best_speedup(row: Row) -> Answer:
+    """Decode tokens/s per GPU of the best disaggregated over the best colocated plan within a TPOT, a value a model."""
+    inputs = row.inputs
+    hardware = accelerator_of(row, "hardware", "gpus")
+    found, notes = [], []
+    for model in _models(inputs):
+        job = _limited_job(row, model, hardware)
+        split = best_decode(job, SPLIT)
+        whole = _best_colocated(job)
+        if split is None or whole is None:
+            missing = "disaggregated" if split is None else "colocated"
+            raise InputError(
+                Problem("inputs.models", model, f"no {missing} layout fits", "loosen the limits")
+            )
+        found.append(split.rate / whole.rate)
+        notes.append(f"{model}: {_unit(split)} against {_unit(whole)}")
+    return Answer.of(*found, note="; ".join(notes))
+
+
+def _best_colocated(job: Job, *, per_cost: bool = False) -> BestDecode | None:
+    """The baseline of these papers: attention tensor-parallel, experts cut or spread over the same GPUs.
+
+    Tensor parallelism does not leave a node; larger models are pipelined over whole nodes.
+    """
+    node = job.cluster.pools[0].resolved.node_gpus
+
+    def allowed(candidates: Candidates) -> npt.NDArray[np.bool_]:
+        one_node, whole_nodes = candidates.integer("decode_pp") == 1, candidates.integer("decode_tp") == node
+        return np.asarray((candidates.integer("decode_dp") == 1) & (one_node | whole_nodes))
+
+    return best_decode(job, WHOLE, allowed=allowed, per_cost=per_cost, pp=[1, 2, 4])
+
+
+def _models(inputs: Inputs) -> list[str]:
+    names = inputs.raw("models", default=["mixtral-8x22b", "dbrx", "scaled-moe"])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(Problem("inputs.models", names, "is not a list of names", "list the models"))
+    return names
+
+
+def _limited_job(row: Row, model: str, hardware: Any) -> Job:
+    """The job of one model under the row's lengths and TPOT, on as many GPUs as ``64 x A100`` says (64)."""
+    inputs = row.inputs
+    count = re.match(r"\s*(\d+)\s*[x×]", inputs.text("gpus", default="64 x"))
+    gpus = int(count.group(1)) if count else 64
+    return job_of(
+        model,
+        hardware,
+        framework=framework_of(row),
+        gpus=gpus,
+        workload={
+            "input_tokens": inputs.positive("isl", default=571.0),
+            "output_tokens": inputs.positive("osl", default=159.0),
+        },
+        slo={"tpot_ms": inputs.positive("tpot_ms", default=150.0)},
+    )
+
+
+def _unit(best: BestDecode) -> str:
+    split = f"{best.attention_gpus}A{best.ffn_gpus}F"
+    tp, m = best.cut("tp"), best.cut("micro_batches")
+    stages = f" PP{best.cut('pp')}" if best.cut("pp") > 1 else ""
+    return (
+        f"{split} TP{tp}{stages} m={m} batch {best.batch:.0f}: {best.rate:.0f} at {1e3 * best.tpot_s:.0f} ms"
+    )
+
+
+@evaluator
+def micro_batch_gain(row: Row) -> Answer:
+    """Decode throughput gained by more micro-batches of the same size, on the best plan of each model.
+
+    One value for a step where the models agree to the published digits is their mean; the last step one a model.
+    """
+    inputs = row.inputs
+    hardware = accelerator_of(row, "hardware", default="a100_sxm")
+    gains: list[list[float]] = []
+    notes = []
+    pairs = [(int(a), int(b)) for a, b in inputs.items("from_to", default=[[1, 2], [2, 3]])]
+    for model in _models(inputs):
+        job = _limited_job(row, model, hardware)
+        best = best_decode(job, SPLIT)
+        if best is None:
+            raise InputError(Problem("inputs.models", model, "no disaggregated layout fits", "more memory"))
+        size = best.batch / best.cut("micro_batches")
+
+        def rate(m: int, job: Job = job, best: BestDecode = best, size: float = size) -> float:
+            step = decode_split(
+                job,
+                attention=best.attention_gpus,
+                ffn=best.ffn_gpus,
+                batch=size * m,
+                micro_batches=m,
+                tp=best.cut("tp"),
+                moe_tp=best.cut("moe_tp"),
+            )
+            return step.tokens_per_s_per_gpu
+
+        gains.append([rate(b) / rate(a) for a, b in pairs])
+        notes.append(f"{model}: {_unit(best)}; gains {', '.join(f'{gain:.2f}' for gain in gains[-1])}")
+    table = np.array(gains)
+    first = [float(table[:, step].mean()) for step in range(len(pairs) - 1)]
+    return Answer.of(*first, *(float(gain) for gain in table[:, -1]), note="; ".join(notes))
+
+
+@evaluator
+def mode_speedup_per_cost(row: Row) -> Answer:
+    """Tokens/s per dollar of decode disaggregated over two kinds of GPU against colocated decode, of the best model."""
+    inputs = row.inputs
+    prices = inputs.mapping("price")
+    parts = [_priced(prices, inputs.text(role)) for role in ("attention", "experts")]
+    colocated = _priced(prices, inputs.text("baseline").split()[0])
+    found, notes = [], []
+    for model in _models(inputs):
+        mixed = best_decode(
+            _limited_job(row, model, parts),
+            SPLIT,
+            allowed=lambda c: (c.integer("decode_attention_pool") == 0) & (c.integer("decode_ffn_pool") == 1),
+            per_cost=True,
+        )
+        whole = _best_colocated(_limited_job(row, model, colocated), per_cost=True)
+        if mixed is None or whole is None:
+            notes.append(f"{model}: no {'mixed' if mixed is None else 'colocated'} layout fits")
+            continue
+        found.append(mixed.rate / whole.rate)
+        notes.append(f"{model} {found[-1]:.2f}: {_unit(mixed)} against {_unit(whole)}")
+    if not found:
+        raise InputError(Problem("inputs", None, "no model fits either way", "; ".join(notes)))
+    return Answer.of(max(found), note="; ".join(notes))
+
+
+def _priced(prices: Any, name: str) -> dict[str, Any]:
+    return {"base": name, "usd_per_gpu_hour": float(prices[name])}

@@ -1,0 +1,111 @@
+"""The supply bound of disaggregated experts and what whole nodes cost (Baidu, arXiv 2602.09721)."""
+
+from dataclasses import dataclass, replace
+
+from afd_dse.architecture.model import ModelArchitecture, MoeFfn
+from afd_dse.cost import imbalance
+from afd_dse.errors import InputError, Problem
+from afd_dse.literature.answer import Answer, evaluator
+from afd_dse.literature.rows import Inputs, Row
+from afd_dse.network import supply
+from afd_dse.network.hardware import SupplyHardware, supply_hardware
+
+
+@dataclass(frozen=True, slots=True)
+class _Experts:
+    experts: int
+    topk: int
+    intermediate: int
+
+
+def moe_of(model: ModelArchitecture) -> MoeFfn:
+    """The routed experts of ``model``; InputError for a dense one."""
+    for kind in model.kinds:
+        if isinstance(kind.ffn, MoeFfn):
+            return kind.ffn
+    raise InputError(Problem("inputs.model", model.name, "has no experts", "name a mixture-of-experts model"))
+
+
+def _experts(inputs: Inputs) -> _Experts:
+    """Experts as the row states them; what it leaves out from the catalogue's model."""
+    stated = {
+        "experts": ("num_experts", "experts"),
+        "topk": ("topk", "top_k"),
+        "intermediate": ("moe_intermediate_size", "intermediate"),
+    }
+    given = {key: inputs.whole(*names) for key, names in stated.items() if any(inputs.has(n) for n in names)}
+    if len(given) < len(stated):
+        moe = moe_of(inputs.model())
+        given = {
+            "experts": moe.experts,
+            "topk": moe.topk,
+            "intermediate": moe.intermediate,
+        } | given
+    elif inputs.has("model"):
+        inputs.raw("model")  # a label only: the row states everything
+    return _Experts(**given)
+
+
+def _hardware(inputs: Inputs) -> SupplyHardware:
+    """The named hardware of the paper's profile (or of ``profile``), with the figures that the row states itself."""
+    names = ("hardware", "accelerator")
+    rates = {
+        "scale_out_bytes_per_s": {"scale_out_gb_s": 1e9, "scale_out_bytes_s": 1.0},
+        "scale_up_bytes_per_s": {"scale_up_gb_s": 1e9, "scale_up_bytes_s": 1.0},
+    }
+    peaks = {"fp8_tflops": 1e12, "peak_tflops": 1e12, "peak_flops": 1.0}
+    if any(inputs.has(name) for name in names):
+        base = supply_hardware(inputs.text(*names), inputs.text("profile", default="baidu"))
+        links = base.fabric
+        stated = {key: inputs.scaled(units, default=getattr(links, key)) for key, units in rates.items()}
+        nodes = inputs.whole("gpus_per_node", "node_gpus", default=links.node_gpus)
+        peak = inputs.scaled(peaks, default=base.peak_flops)
+        return replace(base, fabric=replace(links, node_gpus=nodes, **stated), peak_flops=peak)
+    stated = {key: inputs.scaled(units) for key, units in rates.items()}
+    fabric = supply.Fabric(**stated, node_gpus=inputs.whole("gpus_per_node", "node_gpus", default=8))
+    return SupplyHardware("as stated", "row", fabric, inputs.scaled(peaks), "the row")
+
+
+@evaluator
+def hfu_bound(row: Row) -> Answer:
+    """Largest share of FLOPS that the network lets FFN GPUs use, per cent, for each count of FFN nodes."""
+    inputs = row.inputs
+    experts, hardware = _experts(inputs), _hardware(inputs)
+    found = supply.hfu_bound(
+        hardware.fabric,
+        inputs.counts("ffn_nodes"),
+        topk=experts.topk,
+        intermediate=experts.intermediate,
+        peak_flops=hardware.peak_flops,
+        dispatch_bytes=inputs.positive("dispatch_bytes", default=supply.DISPATCH_BYTES),
+        combine_bytes=inputs.positive("combine_bytes", default=supply.COMBINE_BYTES),
+    )
+    # The bound does not depend on how many experts a GPU holds, nor on the size of a node.
+    inputs.used.update(("num_experts", "experts", "gpus_per_node"))
+    return Answer.of(*(100.0 * found))
+
+
+@evaluator
+def hfu_intensity_ratio(row: Row) -> Answer:
+    """Arithmetic intensity of the experts relative to one FFN node."""
+    inputs = row.inputs
+    experts, hardware = _experts(inputs), _hardware(inputs)
+    ends = supply.boundaries(hardware.fabric, topk=experts.topk, experts=experts.experts)
+    found = supply.relative_intensity(
+        hardware.fabric, inputs.counts("ffn_nodes"), topk=experts.topk, experts=experts.experts
+    )
+    note = f"boundaries {ends.scale_out_full:g}, {ends.no_reuse:g}, {ends.one_expert:g} FFN nodes"
+    return Answer.of(*found, note=note)
+
+
+@evaluator
+def node_discrete_efficiency(row: Row) -> Answer:
+    """Throughput per node that is left when expert imbalance is met by whole attention nodes."""
+    inputs = row.inputs
+    balance = inputs.positive("sigma", "balance")
+    if balance > 1:
+        raise InputError(Problem("inputs.sigma", balance, "exceeds 1", "give mean over maximum load"))
+    found = imbalance.node_discrete_efficiency(
+        inputs.whole("N_A", "attention_nodes"), inputs.whole("N_F", "ffn_nodes"), balance
+    )
+    return Answer.of(float(found))
