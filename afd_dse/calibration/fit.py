@@ -10,11 +10,10 @@ from scipy.optimize import lsq_linear
 from afd_dse.calibration.measured import AGGREGATED, REASON
 from afd_dse.calibration.runs import METRICS, predict
 from afd_dse.operators.latency import FloatArray
-from afd_dse.spec.calibration import Calibration, Overheads
+from afd_dse.spec.calibration import BLACKWELL, HOPPER, Calibration, Overheads
 from afd_dse.spec.catalogue import load_accelerator
 
 GROUP = ["model", "accelerator"]
-HOPPER, BLACKWELL = "hopper", "blackwell"
 # What TPOT is linear in, given the batch: name, first guess and how far it may plausibly lie from it.
 _STEP_TERMS = {
     "layer_overhead_us": (5.0, 10.0),
