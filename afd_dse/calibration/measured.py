@@ -90,9 +90,11 @@ def _reasons(rows: pd.DataFrame) -> pd.Series:
     complain(~rows["mode"].isin(_LAYOUT), "mode is neither agg nor disagg")
     for name in ("isl", "osl", "concurrency"):
         complain(~(rows[name] >= 1.0) | ~np.isfinite(rows[name]), f"{name} is not a number from 1")
-    aggregated = rows["mode"] == AGGREGATED
-    left_over = (rows["tp"] * rows["dp"]).mod(rows["ep"])
-    complain(aggregated & (left_over > 0.0), "ep does not divide the tp x dp GPUs of a worker")
+    cut = rows[["tp", "dp", "ep"]]
+    whole = ((cut >= 1.0) & (cut % 1.0 == 0.0)).all(axis=1) & (rows["mode"] == AGGREGATED)
+    complain(
+        whole & (cut["tp"] * cut["dp"] % cut["ep"] != 0.0), "ep does not divide the tp x dp GPUs of a worker"
+    )
     for mode, names in _LAYOUT.items():
         here = rows["mode"] == mode
         for name in names:
