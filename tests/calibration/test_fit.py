@@ -56,7 +56,7 @@ def test_a_fit_finds_the_overheads_that_made_the_runs(noise: float, slack: float
     assert hopper.request_overhead_ms == pytest.approx(true.request_overhead_ms, rel=0.1)
     assert hopper.admission_steps == pytest.approx(true.admission_steps, rel=0.15)
     per_dense_layer = [h.layer_overhead_us + h.dense_layer_overhead_us for h in (hopper, true)]
-    assert per_dense_layer[0] == pytest.approx(per_dense_layer[1], rel=0.25)
+    assert per_dense_layer[0] == pytest.approx(per_dense_layer[1], rel=0.3)
 
 
 def test_a_few_wild_runs_do_not_spoil_the_fit() -> None:
