@@ -12,6 +12,7 @@ from afd_dse.cost.phase import Cut
 from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.sharing import shared_side
+from afd_dse.cost.stations import expert_imbalance
 from afd_dse.network.traffic import kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray, Provenance
 from afd_dse.spec.cells import PARTITIONS, Cell, Partition, Phase, phase_of
@@ -264,7 +265,8 @@ def _reported_imbalance(scenario: Scenario, cut: Cut, engines: Engines) -> Float
         return np.ones(len(cut.ep))
     experts = float(scenario.moe.experts)
     slots = np.where(cut.redundant > 0, 1.0, np.ceil(experts / cut.ep) * cut.ep / experts)
-    found = engines.decode_stations.expert_imbalance
+    at = engines.decode_stations
+    found = expert_imbalance(scenario, at.expert_tokens, cut.ep, cut.redundant, at.expert_policy)
     return np.asarray(np.where(np.isnan(found), slots, found), dtype=np.float64)
 
 

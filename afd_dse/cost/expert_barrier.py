@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.cost.columns import EXPERT_POLICIES
+from afd_dse.cost.columns import EXPERT_POLICIES, distinct_rows
 from afd_dse.cost.expert_load import max_over_mean, place_experts, selection_probability
 from afd_dse.operators.latency import FloatArray, IntArray
 
@@ -40,11 +40,11 @@ class ExpertLoads:
         """
         known = np.where((policy >= PREFETCH) & (redundant == 0), HISTORY, np.minimum(policy, PREFETCH))
         result = np.ones(len(tokens))
-        keys, inverse = np.unique(np.stack([ranks, redundant, known], axis=1), axis=0, return_inverse=True)
+        first, inverse = distinct_rows(np.stack([ranks, redundant, known], axis=1).astype(np.float64))
         at = np.log2(np.maximum(tokens, 1.0))
-        for number, (rank, copies, how) in enumerate(keys):
-            rows = np.flatnonzero(inverse.reshape(-1) == number)
-            curve = self._curve(int(rank), int(copies), int(how))
+        for number, example in enumerate(first):
+            rows = np.flatnonzero(inverse == number)
+            curve = self._curve(int(ranks[example]), int(redundant[example]), int(known[example]))
             result[rows] = np.interp(at[rows], np.log2(_TOKENS), curve)
         return result
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from scipy.special import log_ndtr
 
 from afd_dse.operators.latency import FloatArray
@@ -79,7 +80,7 @@ def gaussian_maximum(ranks: npt.ArrayLike) -> FloatArray:
     ∫₀^∞ (1 − Φ(x)^r) dx − ∫₋∞⁰ Φ(x)^r dx by Gauss-Legendre quadrature, once for each distinct count.
     """
     count = np.asarray(ranks, dtype=np.float64)
-    distinct, where = np.unique(count, return_inverse=True)
+    where, distinct = pd.factorize(count.reshape(-1))
     x = 0.5 * _REACH * (_NODES + 1.0)
     weights = 0.5 * _REACH * _WEIGHTS
     above = -np.expm1(distinct[:, None] * log_ndtr(x))

@@ -17,7 +17,6 @@ from afd_dse.cost.stations import (
     AttentionShape,
     FfnShape,
     attention_station,
-    expert_imbalance,
     ffn_station,
     head_seconds,
 )
@@ -84,7 +83,7 @@ class Stations:
     """Station times of one micro-batch, seconds [n, kinds] each, and what surrounds the layers [n].
 
     Attention and FFN in one group take turns on the same GPUs: they are one station then (``split`` False).
-    ``expert_imbalance`` load of the busiest expert rank over the mean one's (NaN where the tables hold it),
+    ``expert_tokens`` tokens of the FFN, ``expert_policy`` what is left of the policy where copies are not worth it,
     ``exposed_copy_s`` time a layer that copying experts adds to the FFN.
     """
 
@@ -98,7 +97,8 @@ class Stations:
     hop_s: FloatArray
     draft_passes: float
     cut: Cut
-    expert_imbalance: FloatArray
+    expert_tokens: FloatArray
+    expert_policy: IntArray
     exposed_copy_s: FloatArray
 
 
@@ -160,7 +160,6 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
     hop = np.where(cut.pp > 1, _stage_hop(scenario, cut, tokens), 0.0)
     # The draft module runs once per draft token in decode; in prefill it reads the prompt once.
     passes = float(min(scenario.draft_tokens, 1) if phase == Phase.PREFILL else scenario.draft_tokens)
-    uneven = expert_imbalance(scenario, tokens, cut.ep, cut.redundant, policy)
     return Stations(
         split,
         attention,
@@ -172,7 +171,8 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
         hop,
         passes,
         cut,
-        uneven,
+        tokens,
+        policy,
         exposed,
     )
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, Literal, Self, TypeVar, get_args
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import (
     AfterValidator,
     Field,
@@ -15,6 +17,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from scipy.special import ndtr
 
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import operator_db_root
@@ -77,9 +80,11 @@ class Scatter(Spec):
         """The ratio that measured / predicted stays below with probability ``confidence``."""
         return math.exp(self._log.inv_cdf(confidence))
 
-    def probability_below(self, ratio: float) -> float:
-        """Probability that measured / predicted stays below ``ratio``."""
-        return self._log.cdf(math.log(ratio)) if ratio > 0.0 else 0.0
+    def probability_below(self, ratios: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Probability that measured / predicted stays below ``ratios`` [any shape]; zero for those not above zero."""
+        values = np.asarray(ratios, dtype=np.float64)
+        log = np.log(np.where(values > 0.0, values, 1.0))
+        return np.where(values > 0.0, ndtr((log - self._log.mean) / self._log.stdev), 0.0)
 
 
 class Intervals(Spec):

@@ -140,21 +140,22 @@ def test_a_dense_model_is_searched_as_well_as_brute_force_does(partition: Partit
 @lru_cache(maxsize=1)
 def base_and_easier() -> list[Scenario]:
     """A job, and the same with more GPUs, more bandwidth or looser limits."""
-    base = moe()
+    limits = {"ttft_ms": 1000, "tpot_ms": 20}  # what a shared pool of experts reaches on 8 GPUs
+    base = moe(slo=limits)
     own = base.pools[0].accelerator
 
     def faster(rate: str, factor: float) -> Scenario:
-        return moe(accelerator={"base": "h100_sxm", rate: getattr(own, rate) * factor})
+        return moe(accelerator={"base": "h100_sxm", rate: getattr(own, rate) * factor}, slo=limits)
 
     return [
         base,
-        moe(16),
-        moe(24),
+        moe(16, slo=limits),
+        moe(24, slo=limits),
         faster("hbm_bytes_per_s", 1.3),
         faster("scale_up_bytes_per_s", 2.0),
         faster("scale_out_bytes_per_s", 2.0),
-        moe(slo={"ttft_ms": 1000, "tpot_ms": 20}),
-        moe(slo={"ttft_ms": 500, "tpot_ms": 30}),
+        moe(slo={"ttft_ms": 2000, "tpot_ms": 20}),
+        moe(slo={"ttft_ms": 1000, "tpot_ms": 30}),
         moe(slo={}),
     ]
 
