@@ -51,8 +51,8 @@ def test_measured_capacities_are_recognised_by_their_column(tmp_path: Path) -> N
 
 def test_five_runs_bring_predictions_closer_and_keep_the_intervals_of_the_start(five: Path) -> None:
     fitted, errors = calibrate(five)
-    assert errors["after"]["tpot_mape"] < 0.9 * errors["before"]["tpot_mape"]
-    assert errors["after"]["ttft_mape"] < 0.9 * errors["before"]["ttft_mape"]
+    for metric in ("tpot", "ttft", "throughput"):
+        assert errors["after"][f"{metric}_mape"] < 0.5 * errors["before"][f"{metric}_mape"]
     shipped = load_calibration("default")
     assert fitted.intervals == shipped.intervals
     assert fitted.source == f"5 runs of five.csv, on top of: {shipped.source}"
@@ -70,18 +70,20 @@ def test_a_fit_can_start_from_an_own_file_or_from_nothing(five: Path, tmp_path: 
     assert from_nothing.source == "5 runs of five.csv"
     assert set(from_nothing.overheads) == {"vllm"}
     assert from_nothing.intervals == {}  # one model on one accelerator says nothing of others
-    assert errors["after"]["tpot_mape"] < errors["before"]["tpot_mape"] / 3.0
+    assert errors["after"]["tpot_mape"] < 0.75 * errors["before"]["tpot_mape"]
 
 
 def test_many_models_give_a_fresh_fit_its_own_intervals(tmp_path: Path) -> None:
-    runs = measured_as(grid(accelerators=("h100_sxm", "h200_sxm")), load_calibration("default"), noise=0.05)
+    runs = grid(accelerators=("h100_sxm", "h200_sxm"))
+    runs = runs[(runs["tp"] == "2") & (runs["isl"] == "512")].reset_index(drop=True)
+    runs = measured_as(runs, load_calibration("default"), noise=0.05)
     # A run that cannot be predicted must not stop the cross-validation.
     runs.loc[len(runs)] = {**runs.iloc[0].to_dict(), "accelerator": "h900"}
     fitted, errors = calibrate(written(runs, tmp_path / "many.csv"), None)
     assert set(fitted.intervals) == {"vllm"}
-    assert 85.0 <= errors["after"]["coverage90"] <= 99.0
+    assert errors["after"]["coverage90"] >= 85.0
     scatter = fitted.intervals["vllm"].of("tpot", borrowed=False)
-    assert 0.8 < scatter.low < 1.0 < scatter.high < 1.2
+    assert 0.75 < scatter.low < 1.0 < scatter.high < 1.3
 
 
 def test_runs_of_which_none_can_be_predicted_are_refused(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_five_runs_move_the_fit_from_its_start_toward_the_truth_and_not_beyond()
     before, after, truth = (predict(rows, c) for c in (start(), fitted, TRUTH))
     for metric in ("tpot_ms", "ttft_ms"):
         left = (after[metric] - truth[metric]) / (before[metric] - truth[metric])
-        assert left.between(0.0, 0.97).all()
+        assert left.between(0.0, 0.6).all()
     moved = fitted.overheads_of("vllm", "hopper").model_dump()
     known = start().overheads_of("vllm", "hopper").model_dump()
     for name, (value, width) in {
@@ -106,7 +106,7 @@ def test_five_runs_move_the_fit_from_its_start_toward_the_truth_and_not_beyond()
 def test_five_runs_that_agree_with_the_start_leave_it_where_it_was() -> None:
     fitted = fit_overheads(five(start()), start())["vllm"]["hopper"].model_dump()
     for name, value in start().overheads_of("vllm", "hopper").model_dump().items():
-        assert fitted[name] == pytest.approx(value, rel=0.1, abs=0.5), name
+        assert fitted[name] == pytest.approx(value, rel=0.1, abs=1.0), name
 
 
 def test_what_no_run_speaks_of_stays_as_it_started() -> None:
