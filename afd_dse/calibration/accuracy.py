@@ -104,7 +104,8 @@ def _choice(table: pd.DataFrame) -> dict[str, float | int | None]:
         columns = (name, f"predicted_{name}", "tpot_ms", "predicted_tpot_ms")
         got, expected, tpot, expected_tpot = (runs[column].to_numpy(np.float64) for column in columns)
         regrets.append(1.0 - got[expected.argmax()] / got.max())
-        if len(runs) >= 3:
+        # Equal values have no order to compare.
+        if len(runs) >= 3 and np.ptp(got) > 0.0 and np.ptp(expected) > 0.0:
             ranks.append(float(runs[name].corr(runs[f"predicted_{name}"], method="spearman")))
         limit = float(np.median(tpot))
         best = got[tpot <= limit].max()
@@ -119,5 +120,5 @@ def _choice(table: pd.DataFrame) -> dict[str, float | int | None]:
         "regret": _number(_PER_CENT * float(np.mean(regrets))) if regrets else None,
         "regret_under_tpot_limit": _number(_PER_CENT * float(np.mean(limited))) if limited else None,
         "limits_broken": broken,
-        "rank_correlation": _number(float(np.nanmean(ranks))) if ranks else None,
+        "rank_correlation": _number(float(np.mean(ranks))) if ranks else None,
     }

@@ -49,7 +49,7 @@ def calibrate(path: Path, start: str | None = DEFAULT) -> tuple[Calibration, dic
         )
     intervals = {} if base is None else dict(base.intervals)
     if base is None and len(rows[usable].groupby(["model", "accelerator"])) >= _ENOUGH_GROUPS:
-        unknown = held_out(rows)
+        unknown = held_out(rows[usable])
         intervals = fit_intervals(rows.loc[unknown.index], unknown)
     fitted = Calibration(
         source=f"{int(usable.sum())} runs of {path.name}" + (f", on top of: {base.source}" if base else ""),

@@ -39,8 +39,13 @@ def check_target(path: Path, field: str) -> None:
 def _write_whole(path: Path, text: str) -> None:
     target = path.expanduser().absolute()
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as staging:
-        staging.write(text)
-    # A temporary file is private; what a user asked for is not.
-    whole = Path(staging.name)
-    whole.chmod(0o644)
-    whole.replace(target)
+        whole = Path(staging.name)
+        try:
+            staging.write(text)
+            staging.flush()
+            # A temporary file is private; what a user asked for is not.
+            whole.chmod(0o644)
+            whole.replace(target)
+        except BaseException:
+            whole.unlink(missing_ok=True)
+            raise

@@ -10,28 +10,28 @@ from scipy.optimize import lsq_linear
 from afd_dse.calibration.measured import AGGREGATED, REASON
 from afd_dse.calibration.runs import METRICS, predict
 from afd_dse.operators.latency import FloatArray
-from afd_dse.spec.calibration import Calibration, Overheads
+from afd_dse.spec.calibration import BLACKWELL, HOPPER, Calibration, Overheads
 from afd_dse.spec.catalogue import load_accelerator
 
 GROUP = ["model", "accelerator"]
-HOPPER, BLACKWELL = "hopper", "blackwell"
 # What TPOT is linear in, given the batch: name, first guess and how far it may plausibly lie from it.
-_STEP_TERMS = {
+STEP_TERMS = {
     "layer_overhead_us": (5.0, 10.0),
     "dense_layer_overhead_us": (5.0, 10.0),
     "linear_layer_overhead_us": (5.0, 30.0),
     "step_overhead_ms": (0.1, 0.5),
     "sequence_overhead_us": (3.0, 5.0),
 }
-_FIRST_TOKEN_TERMS = {
+FIRST_TOKEN_TERMS = {
     "request_overhead_ms": (20.0, 30.0),
     "admission_steps": (3.0, 5.0),
     "prompts_ahead": (1.0, 2.0),
 }
 # How strongly the broader fit holds: the first guess all runs, all runs a framework, a framework its generations.
 SHRINKAGE = (1.0, 3.0, 3.0)
-# How strongly a calibration holds that one's own runs are fitted on top of: five of them should be heard.
-OWN_RUNS = 0.1
+# How strongly a stated start holds: of one model's runs on one accelerator, five drawn at random predict the others
+# best with this (benchmarks/five_runs.py).
+START_SHRINKAGE = 0.1
 # Relative errors below this count as noise of the runs: run-to-run noise is 2 to 6 %.
 _NOISE = 0.03
 # Relative error at which the first guess's spread counts as much as one run.
@@ -70,9 +70,9 @@ def fit_overheads(rows: pd.DataFrame, start: Calibration | None = None) -> dict[
     """
     known = {} if start is None else start.overheads
     usable, steps = step_terms(rows)
-    fitted = hierarchy(usable, steps, _STEP_TERMS, known)
+    fitted = hierarchy(usable, steps, STEP_TERMS, known)
     heard, first = first_token_terms(usable, _as_overheads(fitted, {}))
-    heard_fit = hierarchy(heard, first, _FIRST_TOKEN_TERMS, known)
+    heard_fit = hierarchy(heard, first, FIRST_TOKEN_TERMS, known)
     return _as_overheads({key: {**value, **heard_fit.get(key, {})} for key, value in fitted.items()}, known)
 
 
@@ -83,14 +83,14 @@ def held_out(rows: pd.DataFrame) -> pd.DataFrame:
     kernels alone (TPOT) and the first guess (TTFT); throughput follows by Little's law.
     """
     usable, steps = step_terms(rows)
-    guess = {name: prior for name, (prior, _) in _STEP_TERMS.items()}
+    guess = {name: prior for name, (prior, _) in STEP_TERMS.items()}
     keys = [(name, g) for name in usable["framework"].unique() for g in (HOPPER, BLACKWELL)]
     heard, first = first_token_terms(usable, _as_overheads(dict.fromkeys(keys, guess), {}))
     found = pd.DataFrame(np.nan, index=usable.index, columns=list(METRICS))
     for _, fold in usable.groupby(GROUP, sort=False):
         for name, part, terms, priors in (
-            ("tpot_ms", usable, steps, _STEP_TERMS),
-            ("ttft_ms", heard, first, _FIRST_TOKEN_TERMS),
+            ("tpot_ms", usable, steps, STEP_TERMS),
+            ("ttft_ms", heard, first, FIRST_TOKEN_TERMS),
         ):
             fitted = hierarchy(part.drop(fold.index, errors="ignore"), terms, priors, {})
             inside = part.loc[part.index.intersection(fold.index)]
@@ -144,21 +144,21 @@ def hierarchy(
     names = list(priors)
     spread = np.array([priors[name][1] for name in names])
     guess = np.array([priors[name][0] for name in names])
-    everything = _solve(rows, terms, rows.index, guess, spread, SHRINKAGE[0])
+    everything = solve(rows, terms, rows.index, guess, spread, SHRINKAGE[0])
     found: Fitted = {}
     for framework, part in rows.groupby("framework"):
-        whole = _solve(rows, terms, part.index, everything, spread, SHRINKAGE[1])
+        whole = solve(rows, terms, part.index, everything, spread, SHRINKAGE[1])
         for generation in (HOPPER, BLACKWELL):
             here = part.index[part["generation"] == generation]
             stated = known.get(str(framework), {}).get(generation)
             prior = whole if stated is None else np.array([getattr(stated, name) for name in names])
-            strength = SHRINKAGE[2] if stated is None else OWN_RUNS
-            best = _solve(rows, terms, here, prior, spread, strength) if len(here) else prior
+            hold = SHRINKAGE[2] if stated is None else START_SHRINKAGE
+            best = solve(rows, terms, here, prior, spread, hold) if len(here) else prior
             found[(str(framework), generation)] = dict(zip(names, map(float, best), strict=True))
     return found
 
 
-def _solve(
+def solve(
     rows: pd.DataFrame,
     terms: Terms,
     index: pd.Index,

@@ -45,8 +45,10 @@ def _scatter(ratios: pd.Series) -> Scatter:
         return Scatter(low=0.5, high=2.0)  # nothing is known: a factor of two either way
     outside = (1.0 - COVERAGE) / 2.0
     # Of n + 1 equally likely places, rounded outwards: split conformal prediction (Vovk; Lei et al. 2018).
-    low = int(np.floor(outside * (len(values) + 1))) - 1
-    high = int(np.ceil((1.0 - outside) * (len(values) + 1))) - 1
+    places = len(values) + 1
+    # NOTE: the tolerance keeps 0.05 · 200 = 9.999… from costing a place.
+    low = int(np.floor(outside * places + 1e-9)) - 1
+    high = int(np.ceil((1.0 - outside) * places - 1e-9)) - 1
     last = len(values) - 1
     return Scatter(
         low=float(f"{values[max(low, 0)]:.4g}"),

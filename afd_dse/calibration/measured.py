@@ -64,7 +64,8 @@ def completed(frame: pd.DataFrame) -> pd.DataFrame:
     empty = pd.Series("", index=rows.index)
     rows["id"] = frame["id"] if "id" in frame else [f"row {number + 1}" for number in rows.index]
     for name in (*TEXT, "origin"):
-        rows[name] = frame.get(name, empty).astype(str).str.strip()
+        # A line that ends early has no text in its last cells, not an empty one.
+        rows[name] = frame.get(name, empty).fillna("").astype(str).str.strip()
     for name in NUMBERS:
         rows[name] = pd.to_numeric(frame.get(name, empty), errors="coerce")
     rows["mode"] = rows["mode"].replace("", AGGREGATED)
@@ -88,7 +89,12 @@ def _reasons(rows: pd.DataFrame) -> pd.Series:
         complain(rows[name] == "", f"{name} is empty")
     complain(~rows["mode"].isin(_LAYOUT), "mode is neither agg nor disagg")
     for name in ("isl", "osl", "concurrency"):
-        complain(~(rows[name] >= 1.0), f"{name} is not a number from 1")
+        complain(~(rows[name] >= 1.0) | ~np.isfinite(rows[name]), f"{name} is not a number from 1")
+    cut = rows[["tp", "dp", "ep"]]
+    whole = ((cut >= 1.0) & (cut % 1.0 == 0.0)).all(axis=1) & (rows["mode"] == AGGREGATED)
+    complain(
+        whole & (cut["tp"] * cut["dp"] % cut["ep"] != 0.0), "ep does not divide the tp x dp GPUs of a worker"
+    )
     for mode, names in _LAYOUT.items():
         here = rows["mode"] == mode
         for name in names:

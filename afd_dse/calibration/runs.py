@@ -5,11 +5,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from afd_dse.architecture.catalogue import load_model
 from afd_dse.architecture.model import DenseFfn, LayerKind, LinearAttention
-from afd_dse.architecture.weights import legal_moe_tp
+from afd_dse.architecture.weights import legal_attention_tp, legal_ep, legal_moe_tp
 from afd_dse.calibration.measured import AGGREGATED, DISAGGREGATED, REASON
 from afd_dse.calibration.recipes import recipe
 from afd_dse.cost.closed_loop import ClosedLoop, closed_loop
@@ -60,17 +61,50 @@ def predict(rows: pd.DataFrame, calibration: Calibration) -> pd.DataFrame:
     for key, group in usable.groupby([*_QUESTION, varied], sort=False):
         question = dict(zip([*_QUESTION, "varied"], key, strict=True))
         try:
-            found.loc[group.index] = _predict_group(question, group, calibration)
+            scenario, partition = (
+                _scenario(question, calibration),
+                parse_partition(_PARTITION[str(question["mode"])]),
+            )
+            candidates = _candidates(scenario, partition, group)
+            reasons[group.index] = _impossible(scenario, candidates)
+            legal = (reasons[group.index] == "").to_numpy()
+            answered = group[legal]
+            found.loc[answered.index] = _predict_group(
+                question, scenario, partition, candidates.take(legal), answered
+            )
         except InputError as error:
             reasons[group.index] = "; ".join(f"{p.field} {p.value}: {p.message}" for p in error.problems)
     found[REASON] = reasons
     return found
 
 
-def _predict_group(question: dict[str, Any], group: pd.DataFrame, calibration: Calibration) -> pd.DataFrame:
-    scenario = _scenario(question, calibration)
-    partition = parse_partition(_PARTITION[question["mode"]])
-    candidates = _candidates(scenario, partition, group)
+def _impossible(scenario: Scenario, candidates: Candidates) -> npt.NDArray[np.object_]:
+    """Why a model cannot be cut as the candidates say, [n]; empty where it can."""
+    reasons = np.full(len(candidates), "", dtype=object)
+    for phase in Phase:
+        cut = Cut.of(candidates, phase)
+        for legal, text in (
+            (
+                legal_attention_tp(scenario.model, cut.tp),
+                "tp does not divide the attention heads of the model",
+            ),
+            (
+                legal_ep(scenario.model, cut.ep if scenario.moe else 1),
+                "the experts of the model do not spread evenly over its GPUs",
+            ),
+            (cut.pp <= scenario.model.layers, "pp exceeds the layers of the model"),
+        ):
+            reasons[~legal & (reasons == "")] = text
+    return reasons
+
+
+def _predict_group(
+    question: dict[str, Any],
+    scenario: Scenario,
+    partition: Partition,
+    candidates: Candidates,
+    group: pd.DataFrame,
+) -> pd.DataFrame:
     concurrency = group["concurrency"].to_numpy(np.float64)
     loop = closed_loop(
         scenario, partition, candidates, concurrency=concurrency, held=_held(scenario, partition, candidates)

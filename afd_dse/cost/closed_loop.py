@@ -170,6 +170,10 @@ def _separate_steps(
     ranks = cut.dp * cut.replicas
     running = np.minimum(concurrency / ranks, held)
     batch = running.copy()
+    # A step of prefill holds no more prompts than the loop has for each rank.
+    prefill = Cut.of(candidates, Phase.PREFILL)
+    waiting = workload.isl * np.maximum(concurrency / (prefill.dp * prefill.replicas), 1.0)
+    candidates = candidates.replace(chunk_tokens=np.minimum(candidates.number("chunk_tokens"), waiting))
     for _ in range(ITERATIONS):
         found = evaluate(scenario, candidates.replace(batch_size=batch))
         m = found.metrics

@@ -1,13 +1,14 @@
 """What all parts of a job share: strict frozen models, complaints that carry a remedy, paths relative to the job."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from afd_dse.errors import InputError
 
+Framework = Literal["trtllm", "sglang", "vllm"]
 _INPUT = object()
 COMPLAINT = "job"  # type of the validation errors that already say what is wrong and what would be right
 

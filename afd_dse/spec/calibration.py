@@ -5,24 +5,35 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from scipy.special import ndtr
 
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import operator_db_root
-from afd_dse.spec.base import Spec, absolute, complain_about
+from afd_dse.spec.base import Framework, Spec, absolute, complain_about, complaint
 from afd_dse.spec.document import read_document
 from afd_dse.spec.problems import as_input_error
+from afd_dse.spec.suggest import choose
 
 DEFAULT, NONE = "default", "none"
+# Generations that have overheads of their own.
+HOPPER, BLACKWELL = "hopper", "blackwell"
 COVERAGE = 0.90
 # An estimate rests on borrowed kernels when they, or the bare speed of light, give more than this share of its time.
 BORROWED_FROM = 0.30
 Metric = Literal["tpot", "ttft", "throughput"]
+T = TypeVar("T")
 
 
 class Overheads(Spec):
@@ -52,6 +63,12 @@ class Scatter(Spec):
     low: float = Field(gt=0)
     high: float = Field(gt=0)
 
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise complaint(f"above high = {self.high}", "exchange them", field="low", value=self.low)
+        return self
+
     @property
     def _log(self) -> NormalDist:
         """The logarithm of the ratio, as a normal distribution through both ends."""
@@ -76,9 +93,22 @@ class Intervals(Spec):
     measured: Mapping[Metric, Scatter] = Field(strict=False)
     borrowed: Mapping[Metric, Scatter] = Field(strict=False)
 
+    @field_validator("measured", "borrowed")
+    @classmethod
+    def _complete(cls, scatter: Mapping[Metric, Scatter]) -> Mapping[Metric, Scatter]:
+        missing = [metric for metric in get_args(Metric) if metric not in scatter]
+        if missing:
+            raise complaint(f"lacks {', '.join(missing)}", "give low and high of every metric", value=None)
+        return scatter
+
     def of(self, metric: Metric, borrowed: bool) -> Scatter:
         """Scatter of ``metric``, of estimates that rest on ``borrowed`` kernels or on measured ones."""
         return (self.borrowed if borrowed else self.measured)[metric]
+
+
+def _check_name(name: str, known: tuple[str, ...], kind: str, field: str) -> None:
+    if name not in known:
+        raise complaint(f"unknown {kind}", choose(name, known), field=field, value=name)
 
 
 class Calibration(Spec):
@@ -91,13 +121,30 @@ class Calibration(Spec):
     intervals: Mapping[str, Intervals] = Field({}, strict=False)
     """By framework; a framework that is absent gets no interval."""
 
+    @field_validator("overheads", "intervals")
+    @classmethod
+    def _known_frameworks(cls, parts: Mapping[str, T]) -> Mapping[str, T]:
+        for name in parts:
+            _check_name(name, get_args(Framework), "framework", name)
+        return parts
+
+    @field_validator("overheads")
+    @classmethod
+    def _known_generations(
+        cls, overheads: Mapping[str, Mapping[str, Overheads]]
+    ) -> Mapping[str, Mapping[str, Overheads]]:
+        for framework, by_generation in overheads.items():
+            for name in by_generation:
+                _check_name(name, (HOPPER, BLACKWELL), "generation", f"{framework}.{name}")
+        return overheads
+
     def overheads_of(self, framework: str, generation: str) -> Overheads:
         """Overheads of ``framework`` on an accelerator of ``generation``.
 
         Host and launch overheads depend on the age of the stack: what is not Blackwell counts as Hopper.
         """
         known = self.overheads.get(framework, {})
-        return known.get("blackwell" if generation.startswith("blackwell") else "hopper", Overheads())
+        return known.get(BLACKWELL if generation.startswith(BLACKWELL) else HOPPER, Overheads())
 
 
 UNCALIBRATED = Calibration(source="nothing: kernels alone", overheads={})

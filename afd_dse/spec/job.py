@@ -16,7 +16,7 @@ from pydantic import (
 
 from afd_dse.errors import InputError
 from afd_dse.resources import search_spaces_root
-from afd_dse.spec.base import Spec, absolute, complain_about, complaint
+from afd_dse.spec.base import Framework, Spec, absolute, complain_about, complaint
 from afd_dse.spec.calibration import CalibrationName
 from afd_dse.spec.cluster import AcceleratorOverride, Cluster, Pool
 from afd_dse.spec.modes import ALL, ALL_PARTITIONS, resolve_mode, resolve_modes
@@ -28,6 +28,7 @@ __all__ = [
     "Arrival",
     "Cluster",
     "Demand",
+    "Framework",
     "Job",
     "Pool",
     "Quantization",
@@ -43,7 +44,6 @@ __all__ = [
 GemmDtype = Literal["bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo"]
 MoeDtype = Literal["bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8"]
 AttentionDtype = Literal["bfloat16", "fp8"]
-Framework = Literal["trtllm", "sglang", "vllm"]
 Objective = Literal["throughput_per_gpu", "total_throughput", "usd_per_mtok", "fewest_gpus"]
 Method = Literal["auto", "exhaustive", "optuna"]
 

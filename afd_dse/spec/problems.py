@@ -164,6 +164,8 @@ def _walk(location: tuple[int | str, ...], root: type[BaseModel]) -> list[type[B
         if isinstance(step, int) or _is_tag(step):
             continue
         fields = [_fields(model)[step] for model in found if step in _fields(model)]
+        if not fields:  # the key of a mapping, whose values are the models at hand
+            continue
         found = [part for field in fields for part in sorted(_models(field.annotation), key=str)]
     return found
 
@@ -175,8 +177,8 @@ def _field(location: tuple[int | str, ...], root: type[BaseModel]) -> FieldInfo 
     models: list[type[BaseModel]] = [root]
     for step in steps:
         matches = [_fields(model)[step] for model in models if step in _fields(model)]
-        if not matches:
-            break
+        if not matches:  # the key of a mapping, whose values are the models at hand
+            continue
         found = matches[0]
         models = [part for match in matches for part in _models(match.annotation)]
     return found
