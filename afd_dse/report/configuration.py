@@ -1,0 +1,51 @@
+"""The full configuration of candidates in words, from the columns of the candidates table."""
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from afd_dse.results.words import number
+
+_DEGREES = (("tp", "TP"), ("dp", "DP"), ("cp", "CP"), ("pp", "PP"), ("moe_tp", "ETP"), ("ep", "EP"))
+_PHASES = ("prefill", "decode")
+
+
+def hover_texts(rows: pd.DataFrame) -> tuple[str, ...]:
+    """For every row its label and mode, what it achieves, and how it is laid out; lines end with ``<br>``."""
+    return tuple("<br>".join(_lines(record)) for record in rows.to_dict("records"))
+
+
+def _lines(row: Mapping[Any, Any]) -> Iterator[str]:
+    yield f"<b>{escape(str(row['label']))}</b>  {escape(str(row['mode']))}"
+    yield (
+        f"{number(row['tokens_per_s_per_gpu'])} tokens/s per GPU, {number(row['tokens_per_s_per_user'])} per user, "
+        f"{row['gpus']:.0f} GPUs"
+    )
+    yield (
+        f"TTFT {number(row['ttft_percentile_ms'])} ms, TPOT {number(row['tpot_ms'])} ms, "
+        f"request {number(row['request_latency_ms'])} ms"
+    )
+    yield f"${number(row['usd_per_mtok'])} per Mtok, {number(row['joules_per_token'])} J per token"
+    for phase in _PHASES:
+        if f"{phase}_replicas" in row:
+            yield f"{phase}: {escape(phase_words(row, phase))}"
+    load = f"batch {number(row['batch_size'])} per attention rank, chunk {number(row['chunk_tokens'])} tokens"
+    yield load + (f", {escape(str(row['policy']))} prefill" if isinstance(row.get("policy"), str) else "")
+
+
+def phase_words(row: Mapping[Any, Any], phase: str) -> str:
+    """How one phase is cut: ``5 × TP1 DP8 EP8, 2 micro-batches, attention on main, FFN on fast``."""
+    degrees = [
+        f"{name}{row[f'{phase}_{key}']:.0f}"
+        for key, name in _DEGREES
+        if row[f"{phase}_{key}"] > 1 or key in ("tp", "ep")
+    ]
+    words = f"{row[f'{phase}_replicas']:.0f} × {' '.join(degrees)}"
+    if row[f"{phase}_micro_batches"] > 1:
+        words += f", {row[f'{phase}_micro_batches']:.0f} micro-batches"
+    if row[f"{phase}_redundant"] > 0:
+        words += f", {row[f'{phase}_redundant']:.0f} redundant experts"
+    pools = (row[f"{phase}_attention_pool"], row[f"{phase}_ffn_pool"])
+    return words + (f", attention on {pools[0]}, FFN on {pools[1]}" if pools[0] != pools[1] else "")
