@@ -100,10 +100,14 @@ def optimize(
         result = run(asked, progress=progress)
     written: list[Path] = []
     if out is not None:
+        from afd_dse.cli.progress import waiting
         from afd_dse.report.html import page
+        from afd_dse.results.analysis import analysed
         from afd_dse.results.files import write_result
 
-        written = write_result(result, out, page(result.document))
+        with waiting("varying the answer"):
+            result = analysed(asked, result)
+        written = write_result(result, out, page(result.document, result.candidates))
     if as_json:
         sys.stdout.write(result.to_json() + "\n")
     else:
@@ -144,6 +148,25 @@ def estimate(
 
         print_estimate(document, slo=asked.slo.model_dump())
     return DONE if document["feasible"] else INFEASIBLE
+
+
+@app.command()
+def report(
+    result: Annotated[
+        Path, typer.Argument(metavar="RESULT", help="result.json, or the folder that `optimize --out` wrote.")
+    ],
+    form: Annotated[
+        str | None, typer.Option("--format", metavar="FORMAT", help="html (default), pdf, md or csv.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Absent: report.FORMAT beside the result.")
+    ] = None,
+) -> int:
+    """Write the report of a stored result: interactive page, PDF, Markdown, or all candidates as CSV."""
+    from afd_dse.cli.report import write
+
+    sys.stdout.write(f"{write(result, form, out)}\n")
+    return DONE
 
 
 @app.command()

@@ -9,6 +9,7 @@ from afd_dse.report.figures import NothingToShowError, sensitivity_info
 from afd_dse.report.figures.theme import TRUST_COLOURS
 from afd_dse.report.metrics import METRICS, OBJECTIVES
 from afd_dse.results.asked import pools_text, slo_text, workload_text
+from afd_dse.results.what_if import FIXED_LOAD
 from afd_dse.results.words import constraint, number, percent
 
 # How many changes the top of the page names.
@@ -84,8 +85,8 @@ def _nothing(document: Mapping[str, Any]) -> Answer:
 def asked_words(document: Mapping[str, Any]) -> str:
     """Model, cluster, workload, limits in one line."""
     job = document["job"]
-    workload = workload_text(job["workload"], job["demand"])
-    return f"{document['model']['name']} on {pools_text(job)} with {job['framework']}; {workload}; {slo_text(job['slo'])}"
+    where = f"{document['model']['name']} on {pools_text(job)} with {job['framework']}"
+    return f"{where}; {workload_text(job['workload'], job['demand'])}; {slo_text(job['slo'])}"
 
 
 def _tiles(best: Mapping[str, Any]) -> tuple[Tile, ...]:
@@ -122,7 +123,7 @@ def _why(document: Mapping[str, Any]) -> str:
         others, key=lambda entry: -metric.better * document["best_per_mode"][entry["name"]][metric.name]
     )
     return (
-        f"It is the best of {len(document['modes'])} modes by {metric.label.lower()}. Runner-up: {runner['name']} "
+        f"It is the best of {len(document['modes'])} modes by {metric.words}. Runner-up: {runner['name']} "
         f"with {document['best_per_mode'][runner['name']]['label']}, {runner['reason']}."
     )
 
@@ -132,8 +133,13 @@ def _binds(best: Mapping[str, Any]) -> str:
         return "Nothing limits it."
     name, left = best["binding"]["constraint"], best["binding"]["slack_percent"] / 100.0
     ordered = sorted(best["slack"].items(), key=lambda item: item[1])
-    rest = [f"{constraint(other)} {percent(slack / 100.0)}" for other, slack in ordered if other != name][:3]
-    more = f" Left of the next limits: {', '.join(rest)}." if rest else ""
+    # All GPUs in use is no limit that anyone comes close to.
+    rest = [
+        f"{constraint(other)} {percent(slack / 100.0)}"
+        for other, slack in ordered
+        if other not in (name, "gpus")
+    ]
+    more = f" Left of the next limits: {', '.join(rest[:3])}." if rest else ""
     return f"{constraint(name)}, of which {percent(left)} is left.{more}"
 
 
@@ -151,17 +157,24 @@ def _changes(document: Mapping[str, Any]) -> str:
         info = sensitivity_info(document)
     except NothingToShowError:
         return ""
-    rows = list(zip(info.names, info.recommended, info.best_labels, strict=True))
-    best = document["best"]
+    # What happens to the answer when only its batch changes is the table's business: nobody changes it from outside.
+    rows = [
+        row
+        for row in zip(info.names, info.recommended, info.best_labels, strict=True)
+        if not row[0].startswith(FIXED_LOAD)
+    ]
     telling = [
-        f"{name}: " + ("no longer feasible" if value is None else f"{100.0 * value:+.0f} %")
+        f"{name} " + ("(this layout is no longer feasible)" if value is None else f"{100.0 * value:+.0f} %")
         for name, value, _ in rows
         if value is None or abs(value) >= 0.005
     ][:_TELLING]
+    best = document["best"]
     mine = f"{best['label']} ({best['mode']})"
     winners = sum(label not in ("", mine) for _, _, label in rows)
     other = f" Another layout would win under {winners} of {len(rows)} changes." if winners else ""
-    return (f"{'; '.join(telling)}." if telling else "None of the changes tried matters.") + other
+    if not telling:
+        return "None of the changes tried matters." + other
+    return f"Change of {info.metric.words}: {'; '.join(telling)}.{other}"
 
 
 def _launch(document: Mapping[str, Any]) -> str:

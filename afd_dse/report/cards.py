@@ -32,6 +32,7 @@ from afd_dse.report.figures import (
 from afd_dse.report.figures.sensitivity import NOT_FEASIBLE, change_words
 from afd_dse.report.figures.theme import TRUST_COLOURS, mode_styles
 from afd_dse.report.metrics import METRICS, OBJECTIVES, X_AXES, Y_AXES
+from afd_dse.results.what_if import FIXED_LOAD
 from afd_dse.results.words import constraint, count, number, parameters, percent
 
 _TRUST_WORDS = (
@@ -119,13 +120,32 @@ def front_card(document: Mapping[str, Any], points: pd.DataFrame) -> Card:
         "Each line is the front of one mode: what it can do best at each speed, out of the candidates that the search "
         "kept. Hover for the configuration, click to pin it below."
     )
-    alt = "Scatter chart of the Pareto front of every mode; the table of modes below holds the best point of each."
-    return Card(
-        "front",
-        "Throughput against speed",
-        lead,
-        (Chart("front", alt, variants, f"{X_AXES[0]}|{Y_AXES[0]}"),),
+    alt = "Scatter chart of the Pareto front of every mode; the table below lists the front of all modes together."
+    keys = (
+        "gpus",
+        "tokens_per_s_per_user",
+        "tokens_per_s_per_gpu",
+        "ttft_percentile_ms",
+        "tpot_ms",
+        "usd_per_mtok",
     )
+    rows = tuple(
+        (Cell(d["label"]), Cell(d["mode"]), *(Cell(number(d[key]), number=True) for key in keys))
+        for d in document["pareto"]
+    )
+    head = (
+        "deployment",
+        "mode",
+        "GPUs",
+        "tokens/s per user",
+        "tokens/s per GPU",
+        "TTFT ms",
+        "TPOT ms",
+        "$/Mtok",
+    )
+    table = Table("Front of all modes, fastest for a user first", head, rows)
+    chart = Chart("front", alt, variants, f"{X_AXES[0]}|{Y_AXES[0]}")
+    return Card("front", "Throughput against speed", lead, (chart,), table)
 
 
 def modes_card(document: Mapping[str, Any], _: pd.DataFrame) -> Card:
@@ -218,7 +238,8 @@ def time_card(document: Mapping[str, Any], _: pd.DataFrame) -> Card:
     modes = feasible_modes(document)
     lead = (
         "Work of each station in a decode step, and the parts of the time to the first token, of each mode's best "
-        "deployment. What lies beyond the diamond overlaps; a bubble is time in which the busiest GPUs wait."
+        "deployment. What lies beyond the diamond overlaps. A bubble is time in which the busiest GPUs wait; on shared "
+        "GPUs a step also waits for prefill."
     )
     charts = (
         Chart(
@@ -228,7 +249,22 @@ def time_card(document: Mapping[str, Any], _: pd.DataFrame) -> Card:
         ),
         Chart("first", "Stacked bars of TTFT by part and mode.", {"": parts_figure(first_token_info(modes))}),
     )
-    return Card("time", "Where the time goes", lead, charts)
+    keys = ("step_ms", "attention_ms", "ffn_ms", "links_ms", "outside_ms", "bubble_ms", "interference_ms")
+    rows = tuple(
+        (Cell(d["mode"]), *(Cell(number(d["breakdown"]["decode"][key]), number=True) for key in keys))
+        for d in modes
+    )
+    head = (
+        "mode",
+        "step ms",
+        "attention",
+        "FFN",
+        "links",
+        "outside the layers",
+        "bubble",
+        "waits for prefill",
+    )
+    return Card("time", "Where the time goes", lead, charts, Table("A decode step, ms", head, rows))
 
 
 def memory_card(document: Mapping[str, Any], _: pd.DataFrame) -> Card:
@@ -285,7 +321,7 @@ def sensitivity_card(document: Mapping[str, Any], _: pd.DataFrame) -> Card:
         keys = ("tokens_per_s_per_gpu", "usd_per_mtok", "tpot_ms", "ttft_percentile_ms")
         values = [Cell(number(recommended[k]) if k in recommended else "–", number=True) for k in keys]
         other = NOT_FEASIBLE if best is None else f"{best['label']} ({best['mode']})"
-        if row["change"].startswith("batch"):
+        if row["change"] == FIXED_LOAD:
             other = "–" if recommended["feasible"] else "breaks a limit"
         rows.append((Cell(change_words(row)), *values, Cell(other)))
     head = ("change", "tokens/s per GPU", "$/Mtok", "TPOT ms", "TTFT ms", "best known layout then")

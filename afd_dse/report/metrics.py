@@ -24,6 +24,11 @@ class Metric:
     logarithmic: bool = False
 
     @property
+    def words(self) -> str:
+        """The label inside a sentence; abbreviations keep their capitals."""
+        return self.label if self.label[:2].isupper() else self.label[0].lower() + self.label[1:]
+
+    @property
     def title(self) -> str:
         """Label with unit, as an axis shows it."""
         return f"{self.label} ({self.unit})"

@@ -18,6 +18,8 @@ from afd_dse.search.objective import Objective, score
 from afd_dse.search.pool import concatenate
 from afd_dse.spec.job import Job
 
+FIXED_LOAD = "batch, all else fixed"
+"""The change that keeps everything but the batch."""
 # Layouts that are tried under every change: the recommended one, the best of each mode, the ranking.
 _LAYOUTS = 24
 # Loads tried around that of the answer, as multiples of its batch; then as many again around the best of them.
@@ -112,7 +114,7 @@ def _changes(scenario: Scenario) -> Iterator[Change]:
     for factor in (0.8, 1.25):
         yield Change("price of a GPU hour", factor, _prices(factor))
     for factor in (0.8, 1.25):
-        yield Change("batch, all else fixed", factor, _same, load=True)
+        yield Change(FIXED_LOAD, factor, _same, load=True)
 
 
 def _rates(field: str, factor: float) -> Callable[[Scenario], Scenario]:

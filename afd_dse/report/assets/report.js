@@ -24,6 +24,13 @@
     if (box.clientWidth < 560) {
       figure.layout.legend.font = { size: 11 };
       figure.layout.height = (figure.layout.height || 400) + 40;
+      for (const axis of [figure.layout.xaxis, figure.layout.yaxis]) {
+        if (axis.title) axis.title.font = { size: 12 };
+      }
+      if (key === "modes") {
+        // The labels stand in the table below; beside the bars there is no room for them.
+        for (const trace of figure.data) trace.text = trace.text.map((text) => text.split("  ")[0]);
+      }
     }
     const image = { format: "png", scale: 2, filename: "afd-dse-" + key };
     const buttons = ["lasso2d", "select2d", "autoScale2d"];
@@ -35,6 +42,9 @@
     root.dataset.shown = dark() ? "dark" : "light";
     const button = document.getElementById("theme");
     button.textContent = dark() ? "Light page" : "Dark page";
+    for (const dot of document.querySelectorAll("[data-colour]")) {
+      dot.style.background = dark() ? held.dark[dot.dataset.colour] : dot.dataset.colour;
+    }
     return Promise.all(Object.keys(held.charts).filter((key) => document.getElementById("chart-" + key)).map(draw));
   }
 

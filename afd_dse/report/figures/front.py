@@ -19,7 +19,7 @@ from afd_dse.search.pareto import front
 
 CLOUD = 1500
 """Points behind the fronts that a chart shows at most; of more, one a tile of the chart is shown."""
-_TICKS = [digit * 10.0**power for power in range(-4, 9) for digit in (1, 2, 5)]
+_TICKS = [digit * 10.0**power for power in range(-4, 9) for digit in (1, 1.5, 2, 3, 4, 5, 7)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,6 @@ DECODE_PARTS = (
     ("ffn_ms", "FFN", STATION_COLOURS["FFN"]),
     ("links_ms", "links", STATION_COLOURS["links"]),
     ("outside_ms", "outside the layers", STATION_COLOURS["outside the layers"]),
-    ("bubble_ms", "bubble", STATION_COLOURS["bubble"]),
-    ("interference_ms", "waiting for the other phase", STATION_COLOURS["waiting for the other phase"]),
 )
 FIRST_TOKEN_PARTS = (
     ("wait_ms", "waiting in the queue", LIGHT["vermilion"]),

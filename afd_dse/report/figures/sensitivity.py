@@ -68,21 +68,28 @@ def _relative(found: Mapping[str, Any] | None, metric: Metric, answer: float) ->
 def sensitivity_figure(info: SensitivityInfo) -> go.Figure:
     """Bars of the recommended layout, diamonds of the best known one where that is another."""
     percent = [None if value is None else 100.0 * value for value in info.recommended]
-    good = [value is not None and value * info.metric.better >= 0.0 for value in info.recommended]
-    figure = go.Figure(
-        go.Bar(
-            y=info.names,
-            x=[0.0 if value is None else value for value in percent],
-            name="recommended layout, load set anew",
+    figure = go.Figure()
+    for good, name, colour in (
+        (False, "recommended layout, load set anew: worse", LIGHT["vermilion"]),
+        (True, "better or equal", LIGHT["blue"]),
+    ):
+        chosen = [
+            (change, value)
+            for change, value in zip(info.names, percent, strict=True)
+            if good == (value is not None and value * info.metric.better >= 0.0)
+        ]
+        figure.add_bar(
+            y=[change for change, _ in chosen],
+            x=[value or 0.0 for _, value in chosen],
+            name=name,
             orientation="h",
-            marker_color=[LIGHT["blue"] if fine else LIGHT["vermilion"] for fine in good],
-            text=[NOT_FEASIBLE if value is None else f"{value:+.1f} %" for value in percent],
+            marker_color=colour,
+            text=[NOT_FEASIBLE if value is None else f"{value:+.1f} %" for _, value in chosen],
             textposition="outside",
             textfont={"color": INK[0]},
             cliponaxis=False,
             hovertemplate="%{y}: %{text}<extra></extra>",
         )
-    )
     other = [
         (name, 100.0 * value, label)
         for name, mine, value, label in zip(
@@ -101,9 +108,10 @@ def sensitivity_figure(info: SensitivityInfo) -> go.Figure:
     )
     values = [value for value in percent if value is not None] + [value for _, value, _ in other] + [0.0]
     room = 0.3 * (max(values) - min(values) or 1.0)
-    figure.update_yaxes(autorange="reversed")
+    figure.update_layout(barmode="overlay")
+    figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=info.names)
     figure.update_xaxes(
-        title=f"change of {info.metric.label.lower()} (%); {number(info.answer)} {info.metric.unit} as asked",
+        title=f"change of {info.metric.words} (%); {number(info.answer)} {info.metric.unit} as asked",
         range=[min(values) - room, max(values) + room],
         zeroline=True,
         zerolinecolor=INK[0],

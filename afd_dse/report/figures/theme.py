@@ -57,8 +57,6 @@ STATION_COLOURS = {
     "FFN": LIGHT["blue"],
     "links": LIGHT["orange"],
     "outside the layers": LIGHT["grey"],
-    "bubble": LIGHT["purple"],
-    "waiting for the other phase": LIGHT["vermilion"],
 }
 MEMORY_COLOURS = {
     "weights": LIGHT["blue"],
@@ -90,7 +88,15 @@ def styled(figure: go.Figure, height: int, *, legend: bool = True) -> go.Figure:
         height=height,
         showlegend=legend,
         # Below the plot: above it the legend would lie under plotly's own buttons.
-        legend={"orientation": "h", "yanchor": "top", "y": -0.2, "xanchor": "left", "x": 0.0},
+        legend={
+            "orientation": "h",
+            "traceorder": "normal",
+            "yref": "container",
+            "yanchor": "bottom",
+            "y": 0.0,
+            "xanchor": "left",
+            "x": 0.0,
+        },
         hoverlabel={
             "align": "left",
             "bgcolor": PAGE[0],
