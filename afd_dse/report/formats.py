@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from afd_dse.errors import AfdDseError, InputError, Problem
@@ -143,6 +144,7 @@ def write_report(result: Result, form: str, path: Path) -> None:
         staged.write_bytes(content)
         staged.replace(path)
     except OSError as error:
-        staged.unlink(missing_ok=True)
+        with suppress(OSError):
+            staged.unlink()
         message = f"cannot be written ({error.strerror or error})"
         raise InputError(Problem("--out", str(path), message, "give a file that you may write to")) from error

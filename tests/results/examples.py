@@ -4,6 +4,7 @@ from functools import lru_cache
 from typing import Any
 
 from afd_dse import Job, Result, load_job, optimize
+from afd_dse.results.analysis import analysed
 
 SMALL: dict[str, Any] = {
     "model": "Qwen/Qwen3-30B-A3B-FP8",
@@ -28,3 +29,9 @@ def job(name: str = "SMALL") -> Job:
 @lru_cache(maxsize=8)
 def answer(name: str = "SMALL") -> Result:
     return optimize(job(name))
+
+
+@lru_cache(maxsize=8)
+def full(name: str = "SMALL") -> Result:
+    """The answer with what a report adds to it."""
+    return analysed(job(name), answer(name))
