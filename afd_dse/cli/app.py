@@ -170,6 +170,31 @@ def report(
 
 
 @app.command()
+def dashboard(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RESULT]...", help="result.json files, or folders that `optimize --out` wrote."
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on this machine; 0: any free one.")
+    ] = 8050,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+    ] = True,
+    measured: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Measured runs (CSV) to show beside the predictions.")
+    ] = None,
+) -> int:
+    """Explore results, compare deployments and run searches on an interactive page."""
+    from afd_dse.cli.dashboard import run
+
+    run(results or [], port, measured, browser=browser)
+    return DONE
+
+
+@app.command()
 def models(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="One model: catalogue name, alias, or config.json.")

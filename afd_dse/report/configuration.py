@@ -6,15 +6,27 @@ from typing import Any
 
 import pandas as pd
 
+from afd_dse.operators.latency import IntArray
 from afd_dse.results.words import number
 
 _DEGREES = (("tp", "TP"), ("dp", "DP"), ("cp", "CP"), ("pp", "PP"), ("moe_tp", "ETP"), ("ep", "EP"))
+_UNUSED = ("slack_", "share_")
 _PHASES = ("prefill", "decode")
 
 
 def hover_texts(rows: pd.DataFrame) -> tuple[str, ...]:
     """For every row its label and mode, what it achieves, and how it is laid out; lines end with ``<br>``."""
-    return tuple("<br>".join(_lines(record)) for record in rows.to_dict("records"))
+    columns = [name for name in rows.columns if not name.startswith(_UNUSED)]
+    return tuple("<br>".join(_lines(record)) for record in rows[columns].to_dict("records"))
+
+
+def short_texts(points: pd.DataFrame, rows: IntArray) -> tuple[str, ...]:
+    """Label, mode and size of many rows, quickly: for points behind the fronts."""
+    chosen = (points[name].to_numpy()[rows].tolist() for name in ("label", "mode", "gpus"))
+    return tuple(
+        f"<b>{escape(str(label))}</b>  {escape(str(mode))}, {gpus:.0f} GPUs"
+        for label, mode, gpus in zip(*chosen, strict=True)
+    )
 
 
 def _lines(row: Mapping[Any, Any]) -> Iterator[str]:

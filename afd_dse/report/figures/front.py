@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.report.configuration import hover_texts
+from afd_dse.report.configuration import hover_texts, short_texts
 from afd_dse.report.figures.nothing import NothingToShowError
 from afd_dse.report.figures.theme import DIM, INK, LIGHT, PAGE, mode_styles, styled
 from afd_dse.report.metrics import METRICS, Metric
@@ -24,7 +24,7 @@ _TICKS = [digit * 10.0**power for power in range(-4, 9) for digit in (1, 1.5, 2,
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one mode; ``rows`` are positions in the table that they were taken from."""
+    """Points of one mode; ``rows`` are their positions in the table ``source`` that they were taken from."""
 
     mode: str
     colour: str
@@ -33,6 +33,13 @@ class Series:
     y: FloatArray
     rows: IntArray
     text: tuple[str, ...]
+    source: str = ""
+
+    @property
+    def keys(self) -> list[int] | list[str]:
+        """What names each point: its row, with the table in front where that has a name."""
+        rows: list[int] = self.rows.tolist()
+        return [f"{self.source}:{row}" for row in rows] if self.source else rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,7 @@ class Marked:
     label: str
     x_interval: tuple[float, float] | None = None
     y_interval: tuple[float, float] | None = None
+    name: str = "recommended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +85,10 @@ def front_info(
     )
     if not len(feasible):
         raise NothingToShowError("no deployment meets the limits, so there is no front")
-    xs, ys = _column(points, horizontal), _column(points, vertical)
     styles = mode_styles([entry["name"] for entry in document["modes"]])
     modes = points["mode"].to_numpy()
-    fronts, behind = [], []
-    for mode, (colour, symbol) in styles.items():
-        rows = feasible[modes[feasible] == mode]
-        rows = rows[np.isfinite(xs[rows]) & np.isfinite(ys[rows])]
-        if not len(rows):
-            continue
-        on = rows[front(horizontal.better * xs[rows], vertical.better * ys[rows])]
-        on = on[np.argsort(xs[on], kind="stable")]
-        fronts.append(_series(points, mode, colour, symbol, xs, ys, on))
-        if cloud:
-            rest = np.setdiff1d(rows, on)
-            shown = rest[thinned(xs[rest], ys[rest], max(CLOUD // len(styles), 50))]
-            behind.append(_series(points, mode, colour, symbol, xs, ys, shown))
+    groups = {mode: feasible[modes[feasible] == mode] for mode in styles}
+    fronts, behind = fronts_of(points, groups, styles, horizontal, vertical, cloud=CLOUD if cloud else 0)
     if not fronts:
         raise NothingToShowError(f"no deployment has a value of {horizontal.label} and {vertical.label}")
     slo = document["job"]["slo"]
@@ -100,12 +96,42 @@ def front_info(
     return FrontInfo(
         horizontal,
         vertical,
-        tuple(fronts),
-        tuple(behind),
+        fronts,
+        behind,
         None if best is None else marked(best, points, x, y),
         limit_on(slo, x),
         limit_on(slo, y),
     )
+
+
+def fronts_of(
+    points: pd.DataFrame,
+    groups: Mapping[str, IntArray],
+    styles: Mapping[str, tuple[str, str]],
+    x: Metric,
+    y: Metric,
+    *,
+    cloud: int = 0,
+    source: str = "",
+) -> tuple[tuple[Series, ...], tuple[Series, ...]]:
+    """The front of every group of rows, and at most about ``cloud`` points behind all of them."""
+    xs, ys = _column(points, x), _column(points, y)
+    fronts, behind = [], []
+    for name, candidates in groups.items():
+        rows = candidates[np.isfinite(xs[candidates]) & np.isfinite(ys[candidates])]
+        if not len(rows):
+            continue
+        on = rows[front(x.better * xs[rows], y.better * ys[rows])]
+        on = on[np.argsort(xs[on], kind="stable")]
+        colour, symbol = styles[name]
+        text = hover_texts(points.iloc[on])
+        fronts.append(Series(name, colour, symbol, xs[on], ys[on], on, text, source))
+        if cloud:
+            rest = np.setdiff1d(rows, on, assume_unique=True)
+            rest = rest[thinned(xs[rest], ys[rest], max(cloud // len(groups), 50))]
+            text = short_texts(points, rest)
+            behind.append(Series(name, colour, symbol, xs[rest], ys[rest], rest, text, source))
+    return tuple(fronts), tuple(behind)
 
 
 def marked(deployment: Mapping[str, Any], points: pd.DataFrame, x: str, y: str) -> Marked | None:
@@ -151,6 +177,8 @@ def thinned(x: FloatArray, y: FloatArray, most: int) -> IntArray:
 
 
 def _tile(values: FloatArray, side: int) -> IntArray:
+    if not len(values):
+        return np.zeros(0, dtype=np.int64)
     scale = np.log(values) if (values > 0).all() else values
     low, high = float(scale.min()), float(scale.max())
     width = (high - low) or 1.0
@@ -161,21 +189,15 @@ def _column(points: pd.DataFrame, metric: Metric) -> FloatArray:
     return points[metric.name].to_numpy(dtype=np.float64)
 
 
-def _series(
-    points: pd.DataFrame, mode: str, colour: str, symbol: str, xs: FloatArray, ys: FloatArray, rows: IntArray
-) -> Series:
-    return Series(mode, colour, symbol, xs[rows], ys[rows], rows, hover_texts(points.iloc[rows]))
-
-
 def front_figure(info: FrontInfo) -> go.Figure:
-    """One line a mode; customdata of a point is its row in the table. Best and limits are marked."""
+    """One line a mode; customdata of a point is its key. Best and limits are marked."""
     figure = go.Figure()
     for series in info.behind:
-        figure.add_scattergl(
+        figure.add_scatter(
             x=series.x,
             y=series.y,
             text=series.text,
-            customdata=series.rows,
+            customdata=series.keys,
             mode="markers",
             marker={"size": 5, "color": series.colour, "opacity": 0.28},
             legendgroup=series.mode,
@@ -187,7 +209,7 @@ def front_figure(info: FrontInfo) -> go.Figure:
             x=series.x,
             y=series.y,
             text=series.text,
-            customdata=series.rows,
+            customdata=series.keys,
             name=series.mode,
             legendgroup=series.mode,
             mode="lines+markers",
@@ -225,7 +247,7 @@ def _mark_best(figure: go.Figure, best: Marked) -> None:
         x=[best.x],
         y=[best.y],
         mode="markers",
-        name="recommended",
+        name=best.name,
         marker={
             "symbol": "star",
             "size": 18,
