@@ -92,14 +92,13 @@ def _best(datasets: Sequence[Dataset], fronts: Sequence[Series], better: int) ->
 
 
 def _options(info: FrontInfo, datasets: Sequence[Dataset]) -> tuple[tuple[str, str], ...]:
-    tables = {dataset.key: dataset.points["label"].to_numpy() for dataset in datasets}
+    tables = {dataset.key: dataset.points["label"] for dataset in datasets}
     return tuple(
-        (
-            str(key),
-            f"{tables[series.source][row]} ({series.mode}): {number(y)} {info.y.unit} at {number(x)} {info.x.unit}",
-        )
+        (str(key), f"{label} ({series.mode}): {number(y)} {info.y.unit} at {number(x)} {info.x.unit}")
         for series in info.fronts
-        for key, row, x, y in zip(series.keys, series.rows, series.x, series.y, strict=True)
+        for key, label, x, y in zip(
+            series.keys, tables[series.source].iloc[series.rows].tolist(), series.x, series.y, strict=True
+        )
     )
 
 

@@ -123,8 +123,14 @@ def _draw(app: Dash, session: "Session") -> None:
         options = [{"label": words, "value": key} for key, words in found.options]
         axes = (METRICS[view.x], METRICS[view.y])
         definition = " ".join(f"{metric.title}: {metric.definition}." for metric in axes)
-        figure = json.loads(found.figure.to_json())
-        return figure, found.sentence, found.warning, not found.warning, options, definition
+        return (
+            found.figure.to_plotly_json(),
+            found.sentence,
+            found.warning,
+            not found.warning,
+            options,
+            definition,
+        )
 
     @app.callback(Output("link", "data"), *_VIEW, Input("pins", "data"))
     def link(*controls: Any) -> str:

@@ -91,18 +91,55 @@ def fields() -> tuple[Field, ...]:
     )
 
 
-def job_text(values: Mapping[str, Value]) -> str:
-    """The job file of the form's values; empty fields are left out, so that the job's own defaults hold."""
-    job: dict[str, Any] = {}
+def job_text(values: Mapping[str, Value], text: str = "") -> str:
+    """The job file of the form's values, as a change of ``text`` where that is a job already.
+
+    Empty fields are left out, so that the job's own defaults hold; what the form has no field for stays as it is.
+    """
+    job = _parsed(text)
+    known = form_values(job)
     for path, value in values.items():
-        if value is not None and value != "":
-            _put(job, path, _whole(value))
-    for index, pool in enumerate(job.get("cluster", {}).get("pools", [])):
-        pool.setdefault("name", ("main", "second")[index])
-    if "modes" in job.get("search", {}):
-        names = [name.strip() for name in str(job["search"]["modes"]).split(",") if name.strip()]
-        job["search"]["modes"] = names[0] if len(names) == 1 and names[0].startswith("all") else names
+        if _same(value, known.get(path)):
+            continue
+        if value is None or value == "":
+            _remove(job, path)
+        else:
+            _put(job, path, _modes(str(value)) if path == "search.modes" else _whole(value))
+    pools = job.get("cluster", {}).get("pools", [])
+    for index, pool in enumerate(pools):
+        pool.setdefault("name", ("main", "second")[index] if index < 2 else f"pool{index}")
     return yaml.safe_dump(job, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        return dict(parse_document(text, "job")) if text.strip() else {}
+    except InputError:
+        return {}
+
+
+def _modes(text: str) -> str | list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return names[0] if len(names) == 1 and names[0].startswith("all") else names
+
+
+def _same(one: Value, other: Value) -> bool:
+    return _spelt(one) == _spelt(other)
+
+
+def _spelt(value: Value) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, int | float) else value.strip()
+
+
+def _remove(job: dict[str, Any], path: str) -> None:
+    """Drop a field, and a second pool of which nothing but its name is left."""
+    *parents, last = path.split(".")
+    at: Any = _get(job, ".".join(parents)) if parents else job
+    if isinstance(at, dict):
+        at.pop(last, None)
+    pools = job.get("cluster", {}).get("pools", [])
+    while len(pools) > 1 and not set(pools[-1]) - {"name"}:
+        pools.pop()
 
 
 def _whole(value: Value) -> Value:

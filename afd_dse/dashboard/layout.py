@@ -154,9 +154,16 @@ def _limit(name: str) -> html.Div:
     """A slider for the eye and a field for the exact value of one limit."""
     return html.Div(
         [
-            html.Label(f"{LIMIT_NAMES[name]} ≤", htmlFor=f"slider-{name}"),
-            dcc.Input(
-                id=f"slider-{name}", type="range", min=0, max=STEPS, step=1, value=STEPS, debounce=0.05
+            html.Label(f"{LIMIT_NAMES[name]} ≤", id=f"slider-{name}-label"),
+            dcc.Slider(
+                id=f"slider-{name}",
+                min=0,
+                max=STEPS,
+                step=1,
+                value=STEPS,
+                marks=None,
+                updatemode="drag",
+                allow_direct_input=False,
             ),
             dcc.Store(id=f"span-{name}"),
             html.Label(

@@ -8,9 +8,7 @@ from afd_dse.dashboard.data import Library
 from afd_dse.dashboard.form import Value, by_field, checked, fields, form_values, job_text, stored_text
 from afd_dse.dashboard.layout import aria
 from afd_dse.dashboard.runs import Run
-from afd_dse.errors import InputError
 from afd_dse.results.asked import pools_text, slo_text
-from afd_dse.spec.document import parse_document
 
 if TYPE_CHECKING:
     from afd_dse.dashboard.app import Session
@@ -25,19 +23,6 @@ def register(app: Dash, session: "Session") -> None:
     _running(app, session)
 
 
-def same_job(text: str, values: dict[str, Value]) -> bool:
-    """Whether a job's text already says what the form says, so that what only the text can say is kept."""
-    try:
-        told = form_values(parse_document(text, "job"))
-    except InputError:
-        return False
-    return {k: _plain(v) for k, v in told.items()} == {k: _plain(v) for k, v in values.items()}
-
-
-def _plain(value: Value) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, int | float) else value.strip()
-
-
 def _form(app: Dash, session: "Session") -> None:
     @app.callback(
         Output("job-text", "value"), Input(_FIELD, "value"), State(_FIELD, "id"), State("job-text", "value")
@@ -45,7 +30,8 @@ def _form(app: Dash, session: "Session") -> None:
     def write(values: list[Value], places: list[dict[str, str]], text: str) -> Any:
         """The job file of the form."""
         given = {place["path"]: value for place, value in zip(places, values, strict=True)}
-        return no_update if text and same_job(text, given) else job_text(given)
+        changed = job_text(given, text or "")
+        return no_update if text and checked(changed) == checked(text) else changed
 
     @app.callback(
         Output(_ERROR, "children"),

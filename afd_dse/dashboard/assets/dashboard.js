@@ -3,6 +3,7 @@
 window.afd = (function () {
   const root = document.documentElement;
   const media = window.matchMedia("(prefers-color-scheme: dark)");
+  const turns = {};
   const unchanged = () => window.dash_clientside.no_update;
 
   function dark() {
@@ -44,8 +45,14 @@ window.afd = (function () {
       return [Math.min(Math.max(place, 0), steps), unchanged()];
     }
     position = Number(position);
+    if (position >= steps) turns[name] = (turns[name] || 0) + 1;
     if (position >= steps) return [unchanged(), span.searched === undefined ? null : span.searched];
-    return [unchanged(), Number((span.low * Math.exp((wide * position) / steps)).toPrecision(3))];
+    const chosen = Number((span.low * Math.exp((wide * position) / steps)).toPrecision(3));
+    // While the slider is dragged only its latest position counts, once it rests for a moment.
+    const turn = (turns[name] = (turns[name] || 0) + 1);
+    return new Promise((done) => {
+      setTimeout(() => done([unchanged(), turn === turns[name] ? chosen : unchanged()]), 40);
+    });
   }
 
   function address(link) {
@@ -95,6 +102,13 @@ window.afd = (function () {
       if (input && !button && !input.getAttribute("aria-labelledby")) input.setAttribute("aria-labelledby", text.id);
       const problem = box.querySelector(".error");
       if (input && problem) input.setAttribute("aria-invalid", problem.textContent ? "true" : "false");
+    }
+    for (const box of document.querySelectorAll(".limit")) {
+      const thumb = box.querySelector("[role=slider]");
+      const exact = box.querySelector("input[type=number]");
+      if (!thumb || !exact) continue;
+      thumb.setAttribute("aria-label", box.querySelector("label").textContent);
+      thumb.setAttribute("aria-valuetext", exact.value ? exact.value + " ms" : "none");
     }
     for (const list of document.querySelectorAll(".dash-checklist")) {
       if (list.getAttribute("role") === "listbox") {

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -116,22 +117,26 @@ def fronts_of(
 ) -> tuple[tuple[Series, ...], tuple[Series, ...]]:
     """The front of every group of rows, and at most about ``cloud`` points behind all of them."""
     xs, ys = _column(points, x), _column(points, y)
-    fronts, behind = [], []
+    on_fronts: dict[str, IntArray] = {}
+    behind = []
     for name, candidates in groups.items():
         rows = candidates[np.isfinite(xs[candidates]) & np.isfinite(ys[candidates])]
         if not len(rows):
             continue
         on = rows[front(x.better * xs[rows], y.better * ys[rows])]
         on = on[np.argsort(xs[on], kind="stable")]
-        colour, symbol = styles[name]
-        text = hover_texts(points.iloc[on])
-        fronts.append(Series(name, colour, symbol, xs[on], ys[on], on, text, source))
+        on_fronts[name] = on
         if cloud:
             rest = np.setdiff1d(rows, on, assume_unique=True)
             rest = rest[thinned(xs[rest], ys[rest], max(cloud // len(groups), 50))]
             text = short_texts(points, rest)
-            behind.append(Series(name, colour, symbol, xs[rest], ys[rest], rest, text, source))
-    return tuple(fronts), tuple(behind)
+            behind.append(Series(name, *styles[name], xs[rest], ys[rest], rest, text, source))
+    texts = iter(hover_texts(points.iloc[np.concatenate([*on_fronts.values(), np.zeros(0, np.int64)])]))
+    fronts = tuple(
+        Series(name, *styles[name], xs[on], ys[on], on, tuple(islice(texts, len(on))), source)
+        for name, on in on_fronts.items()
+    )
+    return fronts, tuple(behind)
 
 
 def marked(deployment: Mapping[str, Any], points: pd.DataFrame, x: str, y: str) -> Marked | None:
