@@ -146,7 +146,7 @@ def _whole(value: Value) -> Value:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _put(job: dict[str, Any], path: str, value: Value) -> None:
+def _put(job: dict[str, Any], path: str, value: Value | list[str]) -> None:
     """Set ``cluster.pools[1].count`` and the like, making what stands above it."""
     *parents, last = path.split(".")
     at: Any = job

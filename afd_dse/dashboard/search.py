@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from dash import ALL, Dash, Input, Output, State, ctx, html, no_update
 
 from afd_dse.dashboard.data import Library
-from afd_dse.dashboard.form import Value, by_field, checked, fields, form_values, job_text, stored_text
+from afd_dse.dashboard.form import Value, by_field, checked, form_values, job_text, stored_text
 from afd_dse.dashboard.layout import aria
 from afd_dse.dashboard.runs import Run
 from afd_dse.results.asked import pools_text, slo_text
@@ -63,16 +63,17 @@ def _form(app: Dash, session: "Session") -> None:
         Output("panel", "data", allow_duplicate=True),
         Input("edit", "n_clicks"),
         State("results", "value"),
+        State(_FIELD, "id"),
         prevent_initial_call=True,
     )
-    def edit(clicks: int | None, chosen: list[str]) -> tuple[Any, ...]:
+    def edit(clicks: int | None, chosen: list[str], places: list[dict[str, str]]) -> tuple[Any, ...]:
         """Take the job of the first shown result into the form."""
         datasets = session.library.chosen(chosen or [])
         if not clicks or not datasets:
-            return no_update, [no_update] * len(fields()), no_update
+            return no_update, [no_update] * len(places), no_update
         job = datasets[0].document["job"]
         values = form_values(job)
-        return stored_text(job), [values[field.path] for field in fields()], "new"
+        return stored_text(job), [values[place["path"]] for place in places], "new"
 
 
 def _running(app: Dash, session: "Session") -> None:
