@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "afd_dse"
-FLOW = ("spec", "architecture", "operators", "network", "cost", "search", "results", "report", "cli")
+FLOW = (
+    "spec",
+    "architecture",
+    "operators",
+    "network",
+    "cost",
+    "search",
+    "results",
+    "report",
+    "dashboard",
+    "cli",
+)
 # The specification may ask whether a model exists, late and only when told to.
 ALLOWED = {("spec/job.py", "architecture"), ("spec/load.py", "architecture")}
 NAMES_OF_MODES = {

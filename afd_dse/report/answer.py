@@ -10,7 +10,7 @@ from afd_dse.report.figures.theme import TRUST_COLOURS
 from afd_dse.report.metrics import METRICS, OBJECTIVES
 from afd_dse.results.asked import pools_text, slo_text, workload_text
 from afd_dse.results.what_if import FIXED_LOAD
-from afd_dse.results.words import constraint, number, percent
+from afd_dse.results.words import constraint, number, percent, signed_percent
 
 # How many changes the top of the page names.
 _TELLING = 3
@@ -164,7 +164,7 @@ def _changes(document: Mapping[str, Any]) -> str:
         if not row[0].startswith(FIXED_LOAD)
     ]
     telling = [
-        f"{name} " + ("(this layout is no longer feasible)" if value is None else f"{100.0 * value:+.0f} %")
+        f"{name} " + ("(this layout is no longer feasible)" if value is None else signed_percent(value))
         for name, value, _ in rows
         if value is None or abs(value) >= 0.005
     ][:_TELLING]

@@ -31,7 +31,7 @@ class Metric:
     @property
     def title(self) -> str:
         """Label with unit, as an axis shows it."""
-        return f"{self.label} ({self.unit})"
+        return self.label if self.label == self.unit else f"{self.label} ({self.unit})"
 
 
 _ALL = (

@@ -22,9 +22,9 @@ FIXED_LOAD = "batch, all else fixed"
 """The change that keeps everything but the batch."""
 # Layouts that are tried under every change: the recommended one, the best of each mode, the ranking.
 _LAYOUTS = 24
-# Loads tried around that of the answer, as multiples of its batch; then as many again around the best of them.
-_LOADS = np.geomspace(0.25, 2.5, 24)
-_FINER = np.geomspace(0.91, 1.1, 16)
+# Loads tried around that of the answer, as multiples of its batch; then around the best of them, and once more: the
+# last grid has steps of 0.2 %.
+_GRIDS = (np.geomspace(0.25, 2.5, 16), np.geomspace(0.88, 1.14, 14), np.geomspace(0.99, 1.01, 11))
 _SHOWN = (
     "tokens_per_s_per_gpu",
     "tokens_per_s",
@@ -186,18 +186,17 @@ def _retuned(
 ) -> tuple[Evaluation, IntArray, FloatArray]:
     """Every layout at many loads: evaluation, number of the layout, and score (−∞ where infeasible), row by row."""
     batch = block.number("batch_size")
-    first, layout, value = _at_loads(scenario, objective, block, np.outer(batch, _LOADS))
-    around = np.array(
-        [
-            batch[i] * _LOADS[int(value[layout == i].argmax())]
-            if np.isfinite(value[layout == i]).any()
-            else batch[i]
-            for i in range(len(block))
-        ]
-    )
-    exact = np.concatenate([np.outer(around, _FINER), batch[:, None]], axis=1)
-    second, again, finer = _at_loads(scenario, objective, block, exact)
-    return concatenate([first, second]), np.concatenate([layout, again]), np.concatenate([value, finer])
+    layouts = np.arange(len(block))
+    parts = [_at_loads(scenario, objective, block, batch[:, None])]
+    around = batch
+    for grid in _GRIDS:
+        loads = np.outer(around, grid)
+        parts.append(_at_loads(scenario, objective, block, loads))
+        value = parts[-1][2].reshape(loads.shape)
+        place = value.argmax(axis=1)
+        around = np.where(np.isfinite(value[layouts, place]), loads[layouts, place], around)
+    evaluations, numbers, scores = zip(*parts, strict=True)
+    return concatenate(list(evaluations)), np.concatenate(numbers), np.concatenate(scores)
 
 
 def _at_loads(

@@ -25,6 +25,13 @@ def percent(share: float) -> str:
     return f"{value:.1f} %" if value >= 0.095 else f"{value:.1g} %" if value >= 1e-3 else "less than 0.001 %"
 
 
+def signed_percent(share: float) -> str:
+    """A change: ``+5.1 %``, ``−44 %``; ``share`` as a fraction."""
+    value = 100.0 * share
+    text = f"{abs(value):.0f}" if abs(value) >= 9.95 else f"{abs(value):.1f}"
+    return f"{'−' if value < 0.0 and float(text) else '+'}{text} %"
+
+
 def count(value: float) -> str:
     """A large count in words of the trade: ``74.7 billion``, ``2.40 million``, ``4,096``."""
     for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):

@@ -58,4 +58,4 @@ def memory_figure(info: MemoryInfo) -> go.Figure:
     figure.update_layout(barmode="stack")
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title="memory of a GPU (GiB)", rangemode="tozero")
-    return styled(figure, 150 + 44 * len(info.groups))
+    return styled(figure, 196 + 44 * len(info.groups), labels=info.groups)

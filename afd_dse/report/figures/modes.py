@@ -79,7 +79,7 @@ def modes_figure(info: ModesInfo) -> go.Figure:
     figure.update_yaxes(autorange="reversed")
     # Room for the labels beside the longest bar.
     figure.update_xaxes(title=info.title, range=[0.0, 1.45 * max(info.values)], tickformat=",~r")
-    return styled(figure, 90 + 36 * len(info.modes), legend=False)
+    return styled(figure, 90 + 36 * len(info.modes), legend=False, labels=info.modes)
 
 
 def decode_info(deployments: Sequence[Mapping[str, Any]]) -> PartsInfo:
@@ -139,4 +139,4 @@ def parts_figure(info: PartsInfo) -> go.Figure:
     figure.update_layout(barmode="stack")
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title=info.title, tickformat=",~r")
-    return styled(figure, 150 + 34 * len(info.bars))
+    return styled(figure, 184 + 34 * len(info.bars), labels=info.bars)

@@ -107,4 +107,4 @@ def hfu_bars(rows: Sequence[Mapping[str, Any]]) -> go.Figure:
         )
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title="per cent", range=[0, 110])
-    return styled(figure, 140 + 56 * len(groups))
+    return styled(figure, 140 + 56 * len(groups), labels=groups)

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from afd_dse.report.figures.nothing import NothingToShowError
 from afd_dse.report.figures.theme import INK, LIGHT, styled
 from afd_dse.report.metrics import OBJECTIVES, Metric
-from afd_dse.results.words import number
+from afd_dse.results.words import number, signed_percent
 
 NOT_FEASIBLE = "not feasible"
 
@@ -84,7 +84,7 @@ def sensitivity_figure(info: SensitivityInfo) -> go.Figure:
             name=name,
             orientation="h",
             marker_color=colour,
-            text=[NOT_FEASIBLE if value is None else f"{value:+.1f} %" for _, value in chosen],
+            text=[NOT_FEASIBLE if value is None else signed_percent(value / 100.0) for _, value in chosen],
             textposition="outside",
             textfont={"color": INK[0]},
             cliponaxis=False,
@@ -100,7 +100,7 @@ def sensitivity_figure(info: SensitivityInfo) -> go.Figure:
     figure.add_scatter(
         y=[name for name, _, _ in other],
         x=[value for _, value, _ in other],
-        text=[f"{label}: {value:+.1f} %" for _, value, label in other],
+        text=[f"{label}: {signed_percent(value / 100.0)}" for _, value, label in other],
         mode="markers",
         name="best of the known layouts, where another",
         marker={"symbol": "diamond", "size": 11, "color": INK[0]},
@@ -116,4 +116,4 @@ def sensitivity_figure(info: SensitivityInfo) -> go.Figure:
         zeroline=True,
         zerolinecolor=INK[0],
     )
-    return styled(figure, 150 + 28 * len(info.names))
+    return styled(figure, 150 + 28 * len(info.names), labels=info.names)

@@ -1,6 +1,6 @@
 """What all charts look like: colours for modes, stations and memory in a light and a dark page, symbols, layout."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -70,6 +70,7 @@ TRUST_COLOURS = {
     "borrowed": LIGHT["orange"],
     "speed of light": LIGHT["vermilion"],
 }
+_LETTER_PIXELS = 7.4
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
@@ -81,8 +82,10 @@ def mode_styles(names: list[str]) -> dict[str, tuple[str, str]]:
     }
 
 
-def styled(figure: go.Figure, height: int, *, legend: bool = True) -> go.Figure:
-    """Apply the look of the house; ``height`` in pixels."""
+def styled(figure: go.Figure, height: int, *, legend: bool = True, labels: Sequence[str] = ()) -> go.Figure:
+    """Apply the look of the house; ``height`` in pixels, ``labels`` are the words on a vertical axis."""
+    # NOTE: plotly makes room for labels only once they are drawn, and now and then too late.
+    left = int(14 + _LETTER_PIXELS * max(map(len, labels), default=0))
     figure.update_layout(
         template=_TEMPLATE,
         height=height,
@@ -103,7 +106,7 @@ def styled(figure: go.Figure, height: int, *, legend: bool = True) -> go.Figure:
             "bordercolor": DIM[0],
             "font": {"color": INK[0], "size": 13},
         },
-        margin={"l": 8, "r": 12, "t": 28, "b": 8},
+        margin={"l": max(left, 8), "r": 12, "t": 28, "b": 8},
     )
     figure.update_yaxes(automargin=True)
     return figure
