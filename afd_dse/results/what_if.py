@@ -24,7 +24,11 @@ FIXED_LOAD = "batch, all else fixed"
 _LAYOUTS = 24
 # Loads tried around that of the answer, as multiples of its batch; then around the best of them, and once more: the
 # last grid has steps of 0.2 %.
-_GRIDS = (np.append(np.geomspace(0.25, 2.5, 15), 1.0), np.geomspace(0.88, 1.14, 14), np.geomspace(0.99, 1.01, 11))
+_GRIDS = (
+    np.append(np.geomspace(0.25, 2.5, 15), 1.0),
+    np.geomspace(0.88, 1.14, 14),
+    np.geomspace(0.99, 1.01, 11),
+)
 _SHOWN = (
     "tokens_per_s_per_gpu",
     "tokens_per_s",

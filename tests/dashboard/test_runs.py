@@ -18,16 +18,16 @@ def ended(run: Run, seconds: float = 120.0) -> Run:
 
 
 def test_a_search_in_a_process_gives_the_answer_of_the_api_and_tells_how_far_it_is() -> None:
-    run = Run(job().model_dump(mode="json"))
+    run = Run(job("TINY").model_dump(mode="json"))
     run.start()
     ended(run)
     assert run.error == ""
     assert run.result is not None
-    assert run.result.document["best"] == answer().document["best"]
+    assert run.result.document["best"] == answer("TINY").document["best"]
     assert run.result.document["what_if"]
-    assert 0 < run.evaluated <= answer().document["evaluated"]
+    assert 0 < run.evaluated <= answer("TINY").document["evaluated"]
     assert run.mode == "what would change the answer"
-    assert len(run.result.candidates) == len(answer().candidates)
+    assert len(run.result.candidates) == len(answer("TINY").candidates)
 
 
 def test_a_search_that_fails_says_why() -> None:

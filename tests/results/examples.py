@@ -13,6 +13,11 @@ SMALL: dict[str, Any] = {
     "slo": {"ttft_ms": 1000, "tpot_ms": 20, "percentile": 90},
     "search": {"modes": ["colocated", "pd", "afd", "pd_afd", "PA DF | PF | DA"], "space": "quick"},
 }
+# One mode on one GPU, for what must search anew.
+TINY = SMALL | {
+    "cluster": {"pools": [{"name": "main", "accelerator": "h200_sxm", "count": 1}]},
+    "search": {"modes": ["colocated"], "space": "quick"},
+}
 IMPOSSIBLE = SMALL | {"slo": {"ttft_ms": 1000, "tpot_ms": 0.1}}
 # DeepSeek-V3 does not fit two H100: no layout of any mode meets the memory limit.
 TOO_SMALL = SMALL | {
