@@ -8,6 +8,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from afd_dse.dashboard.app import load_session, server
 from afd_dse.report.formats import html
 from afd_dse.results.result import read_result
@@ -24,13 +26,14 @@ def main() -> None:
     results = parser.parse_args().results
     TO.mkdir(exist_ok=True)
     page = TO / "report.html"
-    page.write_bytes(html(read_result(results[0])))
+    first = read_result(results[0])
+    page.write_bytes(html(first))
     running = server(load_session(results), 0)
     threading.Thread(target=running.serve_forever, daemon=True).start()
     try:
         with browser() as chrome:
             _report(chrome, page)
-            _dashboard(chrome, f"http://127.0.0.1:{running.port}/")
+            _dashboard(chrome, f"http://127.0.0.1:{running.port}/", _two_best(first.candidates))
     finally:
         page.unlink()
         running.shutdown()
@@ -52,10 +55,17 @@ def _report(chrome: Any, page: Path) -> None:
             _shoot(tab, f"report-{name}", None)
 
 
-def _dashboard(chrome: Any, address: str) -> None:
+def _two_best(candidates: pd.DataFrame) -> list[int]:
+    """Rows of the best candidate of the two best modes."""
+    ranked = candidates[candidates["rank"] > 0].sort_values("rank")
+    return [int(row) for row in ranked.drop_duplicates("mode").index[:2]]
+
+
+def _dashboard(chrome: Any, address: str, two: list[int]) -> None:
+    pins = ",".join(f"r1:{row}" for row in two)
     views = (
         ("dashboard", "?tpot_ms=26", "light", "#chart .scatterlayer"),
-        ("dashboard-compared", "?y=usd_per_mtok&front=1&pin=r1:0,r1:40", "dark", "#details td.differs"),
+        ("dashboard-compared", f"?y=usd_per_mtok&front=1&pin={pins}", "dark", "#details td.differs"),
     )
     for name, link, scheme, ready in views:
         context = chrome.new_context(viewport={"width": 1280, "height": 860}, color_scheme=scheme)

@@ -125,7 +125,7 @@ def _table(pins: Sequence[Pinned]) -> html.Table:
             for phase in ("prefill", "decode")
             for row in _rows(pins, f"{phase} layout", lambda pin, phase=phase: phase_words(pin.record, phase))
         ),
-        *_rows(pins, "what binds", _binding),
+        *_rows(pins, "what binds as searched", _binding),
         *_rows(pins, "measured or interpolated", lambda pin: percent(_grounded(pin))),
     ]
     head = html.Tr([html.Th("", scope="col"), *(_head(pin) for pin in pins)])

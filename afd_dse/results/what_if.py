@@ -22,12 +22,12 @@ FIXED_LOAD = "batch, all else fixed"
 """The change that keeps everything but the batch."""
 # Layouts that are tried under every change: the recommended one, the best of each mode, the ranking.
 _LAYOUTS = 24
-# Loads tried around that of the answer, as multiples of its batch; then around the best of them, and once more: the
-# last grid has steps of 0.2 %.
+# Loads tried around that of the answer, as multiples of its batch; then around the best of them, and once more. Each
+# grid reaches as far as the step of the one before, the last has steps of 0.15 %.
 _GRIDS = (
     np.append(np.geomspace(0.25, 2.5, 15), 1.0),
-    np.geomspace(0.88, 1.14, 14),
-    np.geomspace(0.99, 1.01, 11),
+    np.geomspace(1.0 / 1.18, 1.18, 25),
+    np.geomspace(1.0 / 1.015, 1.015, 21),
 )
 _SHOWN = (
     "tokens_per_s_per_gpu",

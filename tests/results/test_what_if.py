@@ -22,8 +22,8 @@ def test_better_hardware_and_looser_limits_never_make_the_known_best_worse() -> 
     assert len(names) >= 4
     for name in names:
         row = next(row for (other, factor), row in rows().items() if other == name and factor > 1.0)
-        # The load is set on a grid of steps of 1 %.
-        assert row["best"]["tokens_per_s_per_gpu"] >= asked * 0.98, name
+        # The load is set on a grid of steps of 0.15 %.
+        assert row["best"]["tokens_per_s_per_gpu"] >= asked * 0.997, name
 
 
 def test_what_keeps_the_limits_is_feasible_and_the_best_is_no_worse_than_the_recommended() -> None:
