@@ -14,6 +14,8 @@ from afd_dse.results.words import constraint, number, percent, signed_percent
 
 # How many changes the top of the page names.
 _TELLING = 3
+# Less than this share of a limit is a rounding error.
+_NOTHING = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,8 @@ def _binds(best: Mapping[str, Any]) -> str:
         if other not in (name, "gpus")
     ]
     more = f" Left of the next limits: {', '.join(rest[:3])}." if rest else ""
-    return f"{constraint(name)}, of which {percent(left)} is left.{more}"
+    rest_of_it = "nothing" if left < _NOTHING else percent(left)
+    return f"{constraint(name)}, of which {rest_of_it} is left.{more}"
 
 
 def _sure(document: Mapping[str, Any]) -> str:
@@ -164,7 +167,7 @@ def _changes(document: Mapping[str, Any]) -> str:
         if not row[0].startswith(FIXED_LOAD)
     ]
     telling = [
-        f"{name} " + ("(this layout is no longer feasible)" if value is None else signed_percent(value))
+        f"{name}: " + ("this layout is no longer feasible" if value is None else signed_percent(value))
         for name, value, _ in rows
         if value is None or abs(value) >= 0.005
     ][:_TELLING]
