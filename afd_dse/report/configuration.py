@@ -1,6 +1,7 @@
 """The full configuration of candidates in words, from the columns of the candidates table."""
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from html import escape
 from typing import Any
 
@@ -8,6 +9,7 @@ import pandas as pd
 
 from afd_dse.operators.latency import IntArray
 from afd_dse.results.words import number
+from afd_dse.spec.cells import parse_partition
 
 _DEGREES = (("tp", "TP"), ("dp", "DP"), ("cp", "CP"), ("pp", "PP"), ("moe_tp", "ETP"), ("ep", "EP"))
 _UNUSED = ("slack_", "share_")
@@ -46,7 +48,18 @@ def _lines(row: Mapping[Any, Any]) -> Iterator[str]:
         if f"{phase}_replicas" in row:
             yield f"{phase}: {escape(phase_words(row, phase))}"
     load = f"batch {number(row['batch_size'])} per attention rank, chunk {number(row['chunk_tokens'])} tokens"
-    yield load + (f", {escape(str(row['policy']))} prefill" if isinstance(row.get("policy"), str) else "")
+    yield load + (f", {policy} prefill" if (policy := policy_of(row)) else "")
+
+
+def policy_of(row: Mapping[Any, Any]) -> str:
+    """How prefill shares the steps of decode; empty where the phases have steps of their own."""
+    policy = row.get("policy")
+    return policy if isinstance(policy, str) and _shares_steps(str(row["partition"])) else ""
+
+
+@lru_cache(maxsize=64)
+def _shares_steps(partition: str) -> bool:
+    return parse_partition(partition).shares_steps
 
 
 def phase_words(row: Mapping[Any, Any], phase: str) -> str:
