@@ -10,7 +10,7 @@ from dash import dcc, html
 
 from afd_dse.dashboard.data import Dataset
 from afd_dse.dashboard.layout import GRAPH_CONFIG, aria
-from afd_dse.report.configuration import phase_words
+from afd_dse.report.configuration import phase_words, policy_of
 from afd_dse.report.figures import decode_info, first_token_info, memory_figure, memory_info, parts_figure
 from afd_dse.report.metrics import METRICS
 from afd_dse.results.deployment import Deployment
@@ -20,7 +20,6 @@ from afd_dse.results.words import constraint, number, percent
 _PLAIN = (
     "batch_size",
     "chunk_tokens",
-    "policy",
     "concurrency",
     "requests_per_s",
     "tokens_per_s",
@@ -29,7 +28,6 @@ _PLAIN = (
 _UNITS = {
     "batch_size": "batch (sequences per attention rank)",
     "chunk_tokens": "prefill chunk (tokens)",
-    "policy": "prefill policy",
     "concurrency": "requests in flight",
     "requests_per_s": "requests/s",
     "tokens_per_s": "output tokens/s in all",
@@ -125,6 +123,7 @@ def _table(pins: Sequence[Pinned]) -> html.Table:
             for phase in ("prefill", "decode")
             for row in _rows(pins, f"{phase} layout", lambda pin, phase=phase: phase_words(pin.record, phase))
         ),
+        *_rows(pins, "prefill policy", lambda pin: policy_of(pin.record) or "–"),
         *_rows(pins, "what binds as searched", _binding),
         *_rows(pins, "measured or interpolated", lambda pin: percent(_grounded(pin))),
     ]
