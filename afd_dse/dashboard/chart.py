@@ -104,21 +104,19 @@ def _options(info: FrontInfo, datasets: Sequence[Dataset]) -> tuple[tuple[str, s
 
 def _loosened(datasets: Sequence[Dataset], view: View) -> str:
     """Says where limits are looser than those searched under: there the search kept nothing."""
-    wide = [
-        LIMIT_NAMES[name]
-        for name in LIMITS
-        for limit in (view.limits.get(name),)
-        if any(
-            d.slo[name] is not None and (limit is None or limit > float(d.slo[name] or 0.0) * 1.0001)
-            for d in datasets
-        )
-    ]
-    if not wide:
+    found = []
+    for dataset in datasets:
+        wide = [LIMIT_NAMES[name] for name in LIMITS if _is_looser(view.limits.get(name), dataset.slo[name])]
+        if wide:
+            of = f" of {dataset.name}" if len(datasets) > 1 else ""
+            found.append(f"{' and '.join(wide)}: looser than the search{of} was run with.")
+    if not found:
         return ""
-    return (
-        f"{' and '.join(wide)}: looser than the search was run with. It kept no candidates beyond its own limits, so "
-        "that better ones may exist: run it again under New search."
-    )
+    return f"{' '.join(found)} Candidates beyond its own limits were not kept: to see them, run it again under New search."
+
+
+def _is_looser(limit: float | None, searched: float | None) -> bool:
+    return searched is not None and (limit is None or limit > searched * (1.0 + 1e-4))
 
 
 def _nothing(datasets: Sequence[Dataset], view: View, total: int) -> Picture:
