@@ -112,7 +112,8 @@ def _loosened(datasets: Sequence[Dataset], view: View) -> str:
             found.append(f"{' and '.join(wide)}: looser than the search{of} was run with.")
     if not found:
         return ""
-    return f"{' '.join(found)} Candidates beyond its own limits were not kept: to see them, run it again under New search."
+    more = "Candidates beyond its own limits were not kept: to see them, run it again under New search."
+    return f"{' '.join(found)} {more}"
 
 
 def _is_looser(limit: float | None, searched: float | None) -> bool:

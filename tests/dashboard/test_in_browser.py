@@ -33,13 +33,18 @@ class Site:
             viewport=viewport or DESK, color_scheme=scheme, permissions=["clipboard-read", "clipboard-write"]
         )
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(40_000)
         page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda r: self._fetched(r.url))
         page.goto(self.address + link)
         page.wait_for_selector("#chart .scatterlayer, #panel-new:not([hidden])")
         page.wait_for_function("document.getElementById('sentence').textContent !== ''")
         return page
+
+    def _fetched(self, url: str) -> None:
+        if not url.startswith((self.address, "data:", "blob:")):
+            self.complaints.append(f"fetched {url}")
 
 
 def serving(session: Session) -> Iterator[str]:
@@ -227,6 +232,17 @@ def test_a_search_is_run_from_the_page_and_its_answer_is_shown(chrome: Any) -> N
         page.wait_for_selector("#panel-explore:not([hidden])", timeout=120_000)
         page.wait_for_function("document.getElementById('limit-tpot_ms').value === '18'")
         assert page.locator("#results input").count() == 2
+        assert site.complaints == []
+
+
+def test_without_a_result_it_opens_on_the_form_of_a_new_search(chrome: Any) -> None:
+    for address in serving(Session()):
+        site = Site(chrome, address)
+        page = site.open()
+        page.wait_for_function("!document.getElementById('run').disabled")
+        page.click("#to-explore")
+        page.wait_for_selector("#panel-explore:not([hidden])")
+        assert "run a search" in page.inner_text("#sentence")
         assert site.complaints == []
 
 
