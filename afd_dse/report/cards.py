@@ -327,7 +327,8 @@ def sensitivity_card(document: Mapping[str, Any], _: pd.DataFrame) -> Card:
     head = ("change", "tokens/s per GPU", "$/Mtok", "TPOT ms", "TTFT ms", "best known layout then")
     lead = (
         "One thing changed at a time. Bars: the recommended layout with its load set anew; diamonds: the best of the "
-        "layouts that this answer lists. A new search could do better than the diamonds."
+        "layouts that this answer lists. A new search could do better than the diamonds. Loads are set finer than in "
+        "the search, so that the first row may differ from the answer by some tenths of a per cent."
     )
     alt = "Bars of the change of the objective under each change; the table below has the numbers."
     chart = Chart("sensitivity", alt, {"": sensitivity_figure(info)})

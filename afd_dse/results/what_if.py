@@ -22,6 +22,11 @@ FIXED_LOAD = "batch, all else fixed"
 """The change that keeps everything but the batch."""
 # Layouts that are tried under every change: the recommended one, the best of each mode, the ranking.
 _LAYOUTS = 24
+# How tokens may fall on experts instead, by the name that a job has for it.
+_LOADS_OF_EXPERTS = {
+    "balanced": "experts loaded evenly",
+    "power_law_1.2": "experts loaded unevenly (power law 1.2)",
+}
 # Loads tried around that of the answer, as multiples of its batch; then around the best of them, and once more. Each
 # grid reaches as far as the step of the one before, the last has steps of 0.15 %.
 _GRIDS = (
@@ -113,8 +118,9 @@ def _changes(scenario: Scenario) -> Iterator[Change]:
     for length, name in (("isl", "input tokens"), ("osl", "output tokens")):
         for factor in (0.8, 1.25):
             yield Change(name, factor, _lengths(length, factor))
-    if scenario.moe is not None and scenario.workload.expert_distribution != "balanced":
-        yield Change("experts loaded evenly", 1.0, _balanced)
+    for distribution, name in _LOADS_OF_EXPERTS.items():
+        if scenario.moe is not None and scenario.workload.expert_distribution != distribution:
+            yield Change(name, 1.0, _experts(distribution))
     for factor in (0.8, 1.25):
         yield Change("price of a GPU hour", factor, _prices(factor))
     for factor in (0.8, 1.25):
@@ -158,8 +164,10 @@ def _lengths(length: str, factor: float) -> Callable[[Scenario], Scenario]:
     )
 
 
-def _balanced(scenario: Scenario) -> Scenario:
-    return replace(scenario, workload=replace(scenario.workload, expert_distribution="balanced"))
+def _experts(distribution: str) -> Callable[[Scenario], Scenario]:
+    return lambda scenario: replace(
+        scenario, workload=replace(scenario.workload, expert_distribution=distribution)
+    )
 
 
 def _row(

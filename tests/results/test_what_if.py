@@ -10,10 +10,17 @@ def rows() -> dict[tuple[str, float], dict[str, object]]:
     return {(row["change"], row["factor"]): row for row in full().document["what_if"]}
 
 
-def test_the_answer_unchanged_is_the_answer() -> None:
+def test_the_answer_unchanged_is_the_answer_up_to_a_finer_load() -> None:
     best, row = full().document["best"], rows()["as asked", 1.0]
-    assert row["recommended"]["tokens_per_s_per_gpu"] == pytest.approx(best["tokens_per_s_per_gpu"], rel=1e-6)
-    assert row["best"]["tokens_per_s_per_gpu"] >= best["tokens_per_s_per_gpu"] * (1.0 - 1e-9)
+    answer_itself = best["tokens_per_s_per_gpu"]
+    assert answer_itself * (1.0 - 1e-9) <= row["recommended"]["tokens_per_s_per_gpu"] <= answer_itself * 1.003
+    assert row["best"]["tokens_per_s_per_gpu"] >= row["recommended"]["tokens_per_s_per_gpu"]
+
+
+def test_experts_loaded_unevenly_never_help() -> None:
+    uneven = rows()["experts loaded unevenly (power law 1.2)", 1.0]["best"]
+    asked = rows()["as asked", 1.0]["best"]
+    assert uneven["tokens_per_s_per_gpu"] <= asked["tokens_per_s_per_gpu"] * 1.003
 
 
 def test_better_hardware_and_looser_limits_never_make_the_known_best_worse() -> None:

@@ -108,7 +108,7 @@ def test_changes_are_ordered_by_what_they_do_and_measured_against_the_answer() -
     info = sensitivity_info(full().document)
     sizes = [np.inf if value is None else abs(value) for value in info.recommended]
     assert sizes == sorted(sizes, reverse=True)
-    assert info.answer == pytest.approx(full().document["best"]["tokens_per_s_per_gpu"], rel=1e-6)
+    assert info.answer == pytest.approx(full().document["best"]["tokens_per_s_per_gpu"], rel=3e-3)
     shown = [name for trace in sensitivity_figure(info).data[:2] for name in trace.y]
     assert sorted(shown) == sorted(info.names)
 
