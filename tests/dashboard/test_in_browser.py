@@ -279,20 +279,27 @@ def test_the_page_follows_the_system_and_its_button(site: Site) -> None:
     assert page.inner_text("#theme-button") == "Dark page"
 
 
-def test_with_100_000_candidates_a_slider_still_answers_at_once(chrome: Any) -> None:
+def fastest_move(site: Site) -> float:
+    """Seconds from a key on a slider to the sentence that follows from it, the quickest of some."""
+    page = site.open()
+    page.locator("#slider-tpot_ms [role=slider]").focus()
+    press = partial(page.keyboard.press, "PageDown")
+    seconds = []
+    for _ in range(8):
+        start = time.perf_counter()
+        sentence_after(page, press)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def test_with_100_000_candidates_a_slider_still_answers_at_once(chrome: Any, site: Site) -> None:
+    few = fastest_move(site)
     for address in serving(Session(library("MANY"))):
-        site = Site(chrome, address)
-        page = site.open()
+        large = Site(chrome, address)
+        many = fastest_move(large)
+        page = large.open()
         assert f"of {MANY:,} candidates" in page.inner_text("#sentence")
-        thumb = page.locator("#slider-tpot_ms [role=slider]")
-        thumb.focus()
-        seconds = []
-        press = partial(page.keyboard.press, "PageDown")
-        for _ in range(6):
-            start = time.perf_counter()
-            sentence_after(page, press)
-            seconds.append(time.perf_counter() - start)
-        # From key to sentence, the browser's own time and busy neighbours included; the server's part has its own test.
-        assert sorted(seconds)[2] < 0.8
         assert page.locator("#chart .point").count() < 5000
-        assert site.complaints == []
+        # On a busy machine the clock measures the neighbours: then it is held against the small answer.
+        assert many < max(0.2, 2.5 * few), (few, many)
+        assert large.complaints == []
