@@ -18,6 +18,7 @@ FLOW = (
     "results",
     "report",
     "literature",
+    "dashboard",
     "cli",
 )
 # The specification may ask whether a model exists, late and only when told to.

@@ -110,10 +110,14 @@ def optimize(
         result = run(asked, progress=progress)
     written: list[Path] = []
     if out is not None:
+        from afd_dse.cli.progress import waiting
         from afd_dse.report.html import page
+        from afd_dse.results.analysis import analysed
         from afd_dse.results.files import write_result
 
-        written = write_result(result, out, page(result.document))
+        with waiting("varying the answer"):
+            result = analysed(asked, result)
+        written = write_result(result, out, page(result.document, result.candidates))
     if as_json:
         sys.stdout.write(result.to_json() + "\n")
     else:
@@ -279,6 +283,50 @@ def hfu(
         _print_json(document)
     else:
         print_hfu(document)
+    return DONE
+
+
+@app.command()
+def report(
+    result: Annotated[
+        Path, typer.Argument(metavar="RESULT", help="result.json, or the folder that `optimize --out` wrote.")
+    ],
+    form: Annotated[
+        str | None, typer.Option("--format", metavar="FORMAT", help="html (default), pdf, md or csv.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Absent: report.FORMAT beside the result.")
+    ] = None,
+) -> int:
+    """Write the report of a stored result: interactive page, PDF, Markdown, or all candidates as CSV."""
+    from afd_dse.cli.report import write
+
+    sys.stdout.write(f"{write(result, form, out)}\n")
+    return DONE
+
+
+@app.command()
+def dashboard(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RESULT]...", help="result.json files, or folders that `optimize --out` wrote."
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on this machine; 0: any free one.")
+    ] = 8050,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+    ] = True,
+    measured: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Measured runs (CSV) to show beside the predictions.")
+    ] = None,
+) -> int:
+    """Explore results, compare deployments and run searches on an interactive page."""
+    from afd_dse.cli.dashboard import run
+
+    run(results or [], port, measured, browser=browser)
     return DONE
 
 

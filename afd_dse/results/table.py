@@ -15,6 +15,8 @@ from afd_dse.results.layout import groups_of, label
 from afd_dse.search.pool import Found, partition_of
 
 _POOLS = ("attention_pool", "ffn_pool")
+GPUS_OF = "gpus_of_"
+"""Start of the columns that count the GPUs of each pool."""
 FRONT = [
     "mode",
     "label",
@@ -58,6 +60,11 @@ def candidate_table(
         f"slack_{name.replace(' ', '_')}": evaluation.slack[:, i] for i, name in enumerate(CONSTRAINTS)
     }
     columns |= {f"share_{kind.name.lower()}": evaluation.provenance[:, kind] for kind in Provenance}
+    # What a price or a power by pool acts on.
+    columns |= {
+        f"{GPUS_OF}{pool.name}": np.round(evaluation.gpus_by_pool[:, i]).astype(np.int64)
+        for i, pool in enumerate(scenario.pools)
+    }
     columns["memory_gib"] = evaluation.memory.sum(axis=2).max(axis=1) / GIB
     columns |= {name: c.columns[name] for name in ("batch_size", "chunk_tokens")}
     columns["policy"] = np.array(POLICIES)[c.integer("policy")]

@@ -20,9 +20,18 @@ def number(value: float | None) -> str:
 def percent(share: float) -> str:
     """``37 %``, ``0.4 %``, ``1,240 %``; ``share`` as a fraction, any sign."""
     value = abs(share) * 100.0
+    if value == 0.0:
+        return "0 %"
     if value >= 9.95:
         return f"{value:,.0f} %"
     return f"{value:.1f} %" if value >= 0.095 else f"{value:.1g} %" if value >= 1e-3 else "less than 0.001 %"
+
+
+def signed_percent(share: float) -> str:
+    """A change: ``+5.1 %``, ``−44 %``; ``share`` as a fraction."""
+    value = 100.0 * share
+    text = f"{abs(value):.0f}" if abs(value) >= 9.95 else f"{abs(value):.1f}"
+    return f"{'−' if value < 0.0 and float(text) else '+'}{text} %"
 
 
 def count(value: float) -> str:

@@ -4,6 +4,7 @@ from functools import lru_cache
 from typing import Any
 
 from afd_dse import Job, Result, load_job, optimize
+from afd_dse.results.analysis import analysed
 
 SMALL: dict[str, Any] = {
     "model": "Qwen/Qwen3-30B-A3B-FP8",
@@ -11,6 +12,11 @@ SMALL: dict[str, Any] = {
     "workload": {"input_tokens": 1024, "output_tokens": 256},
     "slo": {"ttft_ms": 1000, "tpot_ms": 20, "percentile": 90},
     "search": {"modes": ["colocated", "pd", "afd", "pd_afd", "PA DF | PF | DA"], "space": "quick"},
+}
+# One mode on one GPU, for what must search anew.
+TINY = SMALL | {
+    "cluster": {"pools": [{"name": "main", "accelerator": "h200_sxm", "count": 1}]},
+    "search": {"modes": ["colocated"], "space": "quick"},
 }
 IMPOSSIBLE = SMALL | {"slo": {"ttft_ms": 1000, "tpot_ms": 0.1}}
 # DeepSeek-V3 does not fit two H100: no layout of any mode meets the memory limit.
@@ -28,3 +34,9 @@ def job(name: str = "SMALL") -> Job:
 @lru_cache(maxsize=8)
 def answer(name: str = "SMALL") -> Result:
     return optimize(job(name))
+
+
+@lru_cache(maxsize=8)
+def full(name: str = "SMALL") -> Result:
+    """The answer with what a report adds to it."""
+    return analysed(job(name), answer(name))

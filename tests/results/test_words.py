@@ -37,3 +37,11 @@ def test_large_counts_and_parameters_use_the_words_of_the_trade() -> None:
         "1.0T",
         "560M",
     ]
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0512, "+5.1 %"), (-0.437, "−44 %"), (0.0, "+0.0 %"), (-0.0001, "+0.0 %"), (1.5, "+150 %")],
+)
+def test_a_change_has_a_sign(share: float, text: str) -> None:
+    assert words.signed_percent(share) == text
