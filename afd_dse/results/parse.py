@@ -52,6 +52,8 @@ _FOLLOWS = (
     *(name for name, _, _ in METRIC_NAMES),
     "breakdown",
     "provenance",
+    "intervals",
+    "slo_probability",
     "cluster_copies",
     "cluster_tokens_per_s",
     "rank",
