@@ -22,6 +22,14 @@ JobFile = Annotated[
     Path, typer.Argument(metavar="JOB", help="Job file (YAML or JSON), or a deployment request of Dynamo.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+CalibrationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--calibration",
+        metavar="default|none|FILE",
+        help="What engines take beyond their kernels: fitted to published runs, nothing, or your own fit.",
+    ),
+]
 
 
 def main() -> None:
@@ -77,6 +85,7 @@ def optimize(
     journal: Annotated[
         str | None, typer.Option(metavar="FILE", help="File that a sampled search is continued from.")
     ] = None,
+    calibration: CalibrationOption = None,
 ) -> int:
     """Find the best deployment of a job, overall and per mode."""
     from afd_dse import optimize as run
@@ -90,6 +99,7 @@ def optimize(
         "seed": seed,
         "trials": trials,
         "journal": journal,
+        "calibration": calibration,
     }
     asked = read_job(job, changes)
     if out is not None:
@@ -130,12 +140,13 @@ def estimate(
     rank: Annotated[
         int | None, typer.Option(min=1, help="Of a result: the N-th best layout, of all modes or of --mode.")
     ] = None,
+    calibration: CalibrationOption = None,
 ) -> int:
     """Evaluate one deployment: stations, operators, provenance, memory."""
     from afd_dse import estimate as run
     from afd_dse.cli.inputs import read_deployment, read_job
 
-    asked = read_job(job, {})
+    asked = read_job(job, {"calibration": calibration})
     document = run(asked, read_deployment(deployment, mode, rank))
     if as_json:
         _print_json(document)
@@ -144,16 +155,6 @@ def estimate(
 
         print_estimate(document, slo=asked.slo.model_dump())
     return DONE if document["feasible"] else INFEASIBLE
-
-
-CalibrationOption = Annotated[
-    str,
-    typer.Option(
-        "--calibration",
-        metavar="default|none|FILE",
-        help="What engines take beyond their kernels: fitted to published runs, nothing, or your own fit.",
-    ),
-]
 
 
 @app.command()
@@ -165,7 +166,7 @@ def validate(
     predictions: Annotated[
         Path | None, typer.Option("--predictions", metavar="OUT.csv", help="Write every row's prediction.")
     ] = None,
-    calibration: CalibrationOption = "default",
+    calibration: CalibrationOption = None,
     as_json: AsJson = False,
 ) -> int:
     """Compare predictions with measured runs: errors, intervals, regret of the choice."""
@@ -174,7 +175,7 @@ def validate(
 
     if predictions is not None:
         check_target(predictions, "--predictions")
-    facts, table = run(measured, calibration)
+    facts, table = run(measured, calibration or "default")
     if predictions is not None:
         write_predictions(table, predictions)
     if as_json:

@@ -140,6 +140,8 @@ def _card_rows(d: Mapping[str, Any], slo: Mapping[str, Any]) -> Iterator[tuple[s
     )
     yield "limits", limits_text(d, slo)
     yield from time_rows(d)
+    if d["intervals"]:
+        yield "certainty", certainty_text(d, slo)
     yield "trust", trust_text(d["provenance"])
 
 
@@ -189,6 +191,19 @@ def time_rows(d: Mapping[str, Any]) -> Iterator[tuple[str, str | Text]]:
         hidden = not exposed > 0.005 * prefill["service_ms"]
         parts.append("KV transfer (hidden)" if hidden else f"KV transfer {number(exposed)}")
     yield "first token", f"{number(d['ttft_ms'])} ms: {' + '.join(parts)}"
+
+
+def certainty_text(d: Mapping[str, Any], slo: Mapping[str, Any]) -> str:
+    """What 90 % of measured runs would lie in, and how probably the limits hold."""
+    titles = {"tpot_ms": "TPOT", "ttft_ms": "TTFT", "tokens_per_s_per_gpu": "tokens/s per GPU"}
+    ranges = [
+        f"{title} {number(ends[0])} to {number(ends[1])}{' ms' if name.endswith('ms') else ''}"
+        for name, title in titles.items()
+        if (ends := d["intervals"][name])
+    ]
+    limited = any(slo.get(name) for name in ("ttft_ms", "tpot_ms", "request_latency_ms"))
+    kept = f"; all limits hold with {percent(d['slo_probability'])} probability or more" if limited else ""
+    return f"90 % of measured runs would show {', '.join(ranges)}{kept}"
 
 
 def trust_text(shares: Mapping[str, float]) -> Text:

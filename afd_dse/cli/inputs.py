@@ -15,7 +15,7 @@ _WHOLE = ("all", "all_partitions")
 
 
 def read_job(path: Path, changes: Mapping[str, Any]) -> Job:
-    """The job of a file, its ``search`` section changed where an option says so (None: as the file says).
+    """The job of a file, its ``search`` section and ``calibration`` changed where an option says so (None: as it is).
 
     Options are checked like the file; paths in them are relative to the working directory.
     """
@@ -28,6 +28,8 @@ def read_job(path: Path, changes: Mapping[str, Any]) -> Job:
         names = [name.strip() for name in modes.split(",") if name.strip()]
         given["modes"] = names[0] if len(names) == 1 and names[0] in _WHOLE else names
     document = job.model_dump(mode="json")
+    if "calibration" in given:
+        document["calibration"] = given.pop("calibration")
     document["search"] |= given
     return load_job(document, folder=Path.cwd())
 

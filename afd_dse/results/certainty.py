@@ -1,16 +1,19 @@
-"""How sure an estimate is: intervals of its metrics, and the probability that it keeps the limits asked for."""
+"""How sure estimates are: intervals of their metrics, and the probability that they keep the limits asked for."""
 
 import math
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from afd_dse.cost.scenario import Scenario
-from afd_dse.operators.latency import Provenance
+from afd_dse.operators.latency import FloatArray, Provenance
 from afd_dse.search.pool import Found
-from afd_dse.spec.calibration import BORROWED_FROM, Metric
+from afd_dse.spec.calibration import BORROWED_FROM, Intervals, Metric
 from afd_dse.spec.cells import PARTITIONS, Phase
 
 # Metrics of a document that get an interval: whose scatter, which metric of the evaluator, factor from SI.
-_INTERVALS: tuple[tuple[str, Metric, str, float], ...] = (
+INTERVALS: tuple[tuple[str, Metric, str, float], ...] = (
     ("tpot_ms", "tpot", "tpot_s", 1e3),
     ("ttft_ms", "ttft", "ttft_s", 1e3),
     ("tokens_per_s_per_gpu", "throughput", "tokens_per_s_per_gpu", 1.0),
@@ -22,34 +25,61 @@ _LIMITS: tuple[tuple[str, Metric, str], ...] = (
 )
 
 
-def rests_on_guesses(found: Found, row: int) -> bool:
-    """Whether an estimate deserves the wider scatter.
+def rests_on_guesses(found: Found) -> npt.NDArray[np.bool_]:
+    """Whether estimates deserve the wider scatter, [n].
 
-    It does when much of its time comes from borrowed kernels or the speed of light, and when attention and FFN of a
+    They do when much of their time comes from borrowed kernels or the speed of light, and when attention and FFN of a
     phase are apart: no run of such an engine is among those that the scatter was taken from.
     """
-    shares = found.evaluation.provenance[row]
-    partition = PARTITIONS[int(found.candidates.integer("partition")[row])]
-    guessed = float(shares[Provenance.BORROWED] + shares[Provenance.SPEED_OF_LIGHT])
-    return guessed > BORROWED_FROM or any(partition.splits(phase) for phase in Phase)
+    shares = found.evaluation.provenance
+    guessed = shares[:, Provenance.BORROWED] + shares[:, Provenance.SPEED_OF_LIGHT]
+    apart = np.array([any(partition.splits(phase) for phase in Phase) for partition in PARTITIONS])
+    return np.asarray((guessed > BORROWED_FROM) | apart[found.candidates.integer("partition")], dtype=bool)
 
 
-def certainty(scenario: Scenario, found: Found, row: int) -> dict[str, Any]:
-    """``intervals`` (90 %, by metric, [low, high]) and ``slo_probability`` of one candidate; None where unknown.
+def interval_columns(scenario: Scenario, found: Found) -> dict[str, FloatArray]:
+    """``<metric>_low`` and ``<metric>_high`` (90 %) and ``slo_probability`` [n]; empty where nothing is known.
 
     The probability that all limits hold is at least one minus the sum of the doubts of each (Bonferroni).
     """
-    if scenario.intervals is None:
-        return {"intervals": None, "slo_probability": None}
-    guess, metrics = rests_on_guesses(found, row), found.evaluation.metrics
-    intervals: dict[str, list[float] | None] = {}
-    for name, metric, column, factor in _INTERVALS:
-        scatter, value = scenario.intervals.of(metric, guess), factor * float(metrics[column][row])
-        intervals[name] = [value * scatter.low, value * scatter.high] if math.isfinite(value) else None
-    asked, doubt = scenario.slo.asked or scenario.slo, 0.0
+    intervals = scenario.intervals
+    if intervals is None:
+        return {}
+    guess, metrics = rests_on_guesses(found), found.evaluation.metrics
+    columns: dict[str, FloatArray] = {}
+    for name, metric, column, factor in INTERVALS:
+        value = factor * metrics[column]
+        for end in ("low", "high"):
+            columns[f"{name}_{end}"] = value * _by_class(intervals, metric, end, guess)
+    asked, doubt = scenario.slo.asked or scenario.slo, np.zeros(len(found))
     for limit, metric, column in _LIMITS:
-        bound, value = getattr(asked, limit), float(metrics[column][row])
+        bound = getattr(asked, limit)
         if math.isfinite(bound):
-            scatter = scenario.intervals.of(metric, guess)
-            doubt += 1.0 - (scatter.probability_below(bound / value) if math.isfinite(value) else 0.0)
-    return {"intervals": intervals, "slo_probability": max(0.0, 1.0 - doubt)}
+            doubt += 1.0 - _probability(intervals, metric, bound / metrics[column], guess)
+    columns["slo_probability"] = np.maximum(1.0 - doubt, 0.0)
+    return columns
+
+
+def _by_class(intervals: Intervals, metric: Metric, end: str, guess: npt.NDArray[np.bool_]) -> FloatArray:
+    wide, narrow = (float(getattr(intervals.of(metric, borrowed), end)) for borrowed in (True, False))
+    result: FloatArray = np.where(guess, wide, narrow)
+    return result
+
+
+def _probability(
+    intervals: Intervals, metric: Metric, ratio: FloatArray, guess: npt.NDArray[np.bool_]
+) -> FloatArray:
+    wide, narrow = (intervals.of(metric, borrowed).probability_below(ratio) for borrowed in (True, False))
+    return np.where(guess, wide, narrow)
+
+
+def certainty(scenario: Scenario, found: Found, row: int) -> dict[str, Any]:
+    """``intervals`` ({metric: [low, high]}, 90 %) and ``slo_probability`` of one candidate; None where unknown."""
+    columns = interval_columns(scenario, found.take(np.array([row])))
+    if not columns:
+        return {"intervals": None, "slo_probability": None}
+    ends = {name: [float(columns[f"{name}_{end}"][0]) for end in ("low", "high")] for name, *_ in INTERVALS}
+    return {
+        "intervals": {name: pair if all(map(math.isfinite, pair)) else None for name, pair in ends.items()},
+        "slo_probability": float(columns["slo_probability"][0]),
+    }

@@ -9,6 +9,7 @@ from afd_dse.cost.columns import PHASE_FIELDS, PHASES, POLICIES
 from afd_dse.cost.evaluate import CONSTRAINTS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray, Provenance
+from afd_dse.results.certainty import interval_columns
 from afd_dse.results.deployment import GIB, METRIC_NAMES
 from afd_dse.results.layout import groups_of, label
 from afd_dse.search.pool import Found, partition_of
@@ -52,6 +53,7 @@ def candidate_table(
         "gpus": np.round(evaluation.metrics["gpus"]).astype(np.int64),
     }
     columns |= {name: factor * evaluation.metrics[metric] for name, metric, factor in METRIC_NAMES}
+    columns |= interval_columns(scenario, found)
     columns |= {
         f"slack_{name.replace(' ', '_')}": evaluation.slack[:, i] for i, name in enumerate(CONSTRAINTS)
     }

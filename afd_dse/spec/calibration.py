@@ -7,7 +7,10 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
+from scipy.special import ndtr
 
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import operator_db_root
@@ -60,9 +63,11 @@ class Scatter(Spec):
         """The ratio that measured / predicted stays below with probability ``confidence``."""
         return math.exp(self._log.inv_cdf(confidence))
 
-    def probability_below(self, ratio: float) -> float:
-        """Probability that measured / predicted stays below ``ratio``."""
-        return self._log.cdf(math.log(ratio)) if ratio > 0.0 else 0.0
+    def probability_below(self, ratios: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Probability that measured / predicted stays below ``ratios`` [any shape]; zero for those not above zero."""
+        values = np.asarray(ratios, dtype=np.float64)
+        log = np.log(np.where(values > 0.0, values, 1.0))
+        return np.where(values > 0.0, ndtr((log - self._log.mean) / self._log.stdev), 0.0)
 
 
 class Intervals(Spec):
