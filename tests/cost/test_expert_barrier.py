@@ -71,7 +71,7 @@ def test_without_slots_to_copy_into_prefetching_is_history() -> None:
 
 
 def test_one_slot_a_rank_levels_what_afore_levels() -> None:
-    """arXiv 2610.03203 measures 1.70 as placed, 1.42 by past routing, 1.10 with copies, on traffic that is not public."""
+    """arXiv 2610.03203 measures 1.70 as placed, 1.42 by past routing, 1.10 with copies; its traffic is not public."""
     found = ExpertLoads(power_law_popularity(128, 1.0), 8, persistence=0.47)
     left = [at(found, 16384.0, 32, 32, policy) for policy in (STATIC, HISTORY, PREFETCH)]
     assert left == pytest.approx([1.70, 1.42, 1.10], rel=0.08)
