@@ -10,6 +10,7 @@ from afd_dse.operators.latency import FloatArray, IntArray
 STATIC, HISTORY, PREFETCH, PREFETCH_OVERLAPPED = range(len(EXPERT_POLICIES))
 # Tokens at which a curve is computed. Beyond them chance no longer counts, and what is left is the popularity's own.
 _TOKENS = 2.0 ** np.arange(0, 18)
+_PLACEMENTS = 8  # random placements over which copying is averaged
 
 
 def copies_experts(policy: IntArray) -> npt.NDArray[np.bool_]:
@@ -35,8 +36,8 @@ class ExpertLoads:
         """Busiest over mean rank, [n] ≥ 1, for ``tokens`` of the whole group at once; chance included.
 
         ``static`` places experts without regard to popularity, ``history`` balances what past routing shows of it,
-        ``prefetch`` (overlapped or not) balances the tokens at hand: it copies experts into its ``redundant`` slots
-        once they are routed. Without such slots it can do no more than ``history``.
+        ``prefetch`` (overlapped or not) levels the tokens at hand: it copies experts into its ``redundant`` slots once
+        they are routed. Without such slots it can do no more than ``history``.
         """
         known = np.where((policy >= PREFETCH) & (redundant == 0), HISTORY, np.minimum(policy, PREFETCH))
         result = np.ones(len(tokens))
@@ -63,9 +64,8 @@ class ExpertLoads:
         if ranks == 1:
             return np.ones(len(_TOKENS))
         if policy == PREFETCH:
-            placed = place_experts(self._popularity, ranks, redundant=redundant, placement="balanced")
-            mean, _ = placed.rank_moments(selection_probability(self._popularity, self._topk))
-            return np.full(len(_TOKENS), mean.max() * ranks / self._topk)
+            levels = [self._levelled(ranks, redundant, seed) for seed in range(_PLACEMENTS)]
+            return np.minimum(self._curve(ranks, redundant, HISTORY), np.mean(levels))
         arguments = (_TOKENS, self._popularity, self._topk, ranks)
         balanced = max_over_mean(*arguments, redundant=redundant, placement="balanced")
         if self.even:
@@ -74,3 +74,27 @@ class ExpertLoads:
         if policy == STATIC:
             return np.maximum(unaware, balanced)
         return np.asarray(balanced + (1.0 - self._persistence) * np.maximum(unaware - balanced, 0.0))
+
+    def _levelled(self, ranks: int, redundant: int, seed: int) -> float:
+        """Busiest over mean rank after copying, from the random placement ``seed``.
+
+        Copy after copy, the hottest expert of the fullest rank goes into a free slot of the emptiest one, and takes as
+        much of its tokens along as evens the two out.
+        """
+        probability = selection_probability(self._popularity, self._topk)
+        placed = place_experts(self._popularity, ranks, placement="random", seed=seed)
+        load = np.concatenate([probability[placed.expert], np.zeros(redundant)])
+        rank = np.concatenate([placed.rank, np.full(redundant, ranks)])
+        held = placed.rank_moments(probability)[0].copy()
+        free = np.full(ranks, redundant // ranks) + (np.arange(ranks) < redundant % ranks)
+        for copy in range(len(placed.expert), len(load)):
+            full, empty = int(np.argmax(held)), int(np.argmin(np.where(free > 0, held, np.inf)))
+            here = np.flatnonzero(rank == full)
+            hottest = here[np.argmax(load[here])]
+            moved = min(float(load[hottest]), float(held[full] - held[empty]) / 2.0)
+            if moved <= 0.0:
+                break
+            load[hottest], load[copy], rank[copy] = load[hottest] - moved, moved, empty
+            held[full], held[empty] = held[full] - moved, held[empty] + moved
+            free[empty] -= 1
+        return float(held.max() * ranks / self._topk)
