@@ -18,7 +18,7 @@ from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import operator_db_root
 
 # Parts of a name that change neither shape nor data types: training stage, date of a release, revision.
-_NOISE = re.compile(r"^(instruct|base|chat|hf|pt|it|\d{4}|v\d|v0\.\d)$")
+_NOISE = re.compile(r"^(instruct|base|chat|hf|pt|it|\d{4}|v1|v0\.\d)$")
 _SYNONYMS = {"fp4": "nvfp4"}
 
 

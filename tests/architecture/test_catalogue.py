@@ -171,6 +171,7 @@ def test_r1_has_the_shape_of_v3_under_its_own_name() -> None:
     ("wrong", "right"),
     [
         ("DeepSeek-V33", "deepseek-ai/DeepSeek-V3"),
+        ("DeepSeek-V9", "deepseek-ai/DeepSeek-V3"),
         ("Qwen3-235B-A23B", "Qwen/Qwen3-235B-A22B"),
         ("someone/DeepSeek-V3", "deepseek-ai/DeepSeek-V3"),
         ("gptoss-120b", "openai/gpt-oss-120b"),
