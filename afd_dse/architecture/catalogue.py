@@ -17,8 +17,10 @@ from afd_dse.architecture.quantization import quantization_for
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import operator_db_root
 
-# Parts of a name that change neither shape nor data types: training stage, date of a release, revision.
-_NOISE = re.compile(r"^(instruct|base|chat|hf|pt|it|\d{4}|v1|v0\.\d)$")
+# Parts of a name that change neither shape nor data types: training stage, date of a release, first revisions; and at
+# the end of a longer name any revision. The version of a family (DeepSeek-V3) is none.
+_NOISE = re.compile(r"^(instruct|base|chat|hf|pt|it|\d{4}|v0\.\d)$")
+_REVISION = re.compile(r"^v\d$")
 _SYNONYMS = {"fp4": "nvfp4"}
 
 
@@ -214,6 +216,8 @@ def _split(name: str) -> tuple[str, str]:
     words = rest.replace("_", "-").split("-")
     if words[:2] == ["meta", "llama"]:
         words = words[1:]
+    if len(words) > 2 and _REVISION.match(words[-1]):
+        words = words[:-1]
     kept = [_SYNONYMS.get(word, word) for word in words if not _NOISE.match(word)]
     return organisation, "-".join(kept)
 
