@@ -103,9 +103,9 @@ def main(
     _print(_overall(facts))
     print(
         f"{facts['coverage90']:.1f} % of all values lie inside their 90 % interval. Over {facts['questions']} "
-        f"questions the regret is {facts['regret']:.2f} %, under a TPOT limit "
-        f"{facts['regret_under_tpot_limit']:.1f} % with {facts['limits_broken']} limits broken; rank correlation "
-        f"{facts['rank_correlation']:.3f}.\n"
+        f"questions the regret is {facts['regret']:.2f} %, "
+        f"under a TPOT limit {facts['regret_under_tpot_limit']:.1f} % "
+        f"with {facts['limits_broken']} limits broken; rank correlation {facts['rank_correlation']:.3f}.\n"
     )
     for partition in (*PARTITIONS, "precision", "concurrency_class"):
         print(f"By {partition.replace('_', ' ')}:\n")
