@@ -7,7 +7,19 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "afd_dse"
-FLOW = ("spec", "architecture", "operators", "network", "cost", "search", "results", "report", "cli")
+FLOW = (
+    "spec",
+    "architecture",
+    "operators",
+    "network",
+    "cost",
+    "search",
+    "simulation",
+    "planning",
+    "results",
+    "report",
+    "cli",
+)
 # The specification may ask whether a model exists, late and only when told to.
 ALLOWED = {("spec/job.py", "architecture"), ("spec/load.py", "architecture")}
 NAMES_OF_MODES = {

@@ -21,6 +21,16 @@ app.add_typer(db, name="db")
 JobFile = Annotated[
     Path, typer.Argument(metavar="JOB", help="Job file (YAML or JSON), or a deployment request of Dynamo.")
 ]
+Deployment = Annotated[
+    str,
+    typer.Argument(
+        metavar="DEPLOYMENT", help="Deployment (JSON or YAML), a result.json or its folder, or - for stdin."
+    ),
+]
+Mode = Annotated[str | None, typer.Option(metavar="MODE", help="Of a result: the best of this mode.")]
+Rank = Annotated[
+    int | None, typer.Option(min=1, help="Of a result: the N-th best layout, of all modes or of --mode.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
@@ -116,20 +126,10 @@ def optimize(
 @app.command()
 def estimate(
     job: JobFile,
-    deployment: Annotated[
-        str,
-        typer.Argument(
-            metavar="DEPLOYMENT",
-            help="Deployment (JSON or YAML), a result.json or its folder, or - for stdin.",
-        ),
-    ],
+    deployment: Deployment,
     as_json: AsJson = False,
-    mode: Annotated[
-        str | None, typer.Option(metavar="MODE", help="Of a result: the best of this mode.")
-    ] = None,
-    rank: Annotated[
-        int | None, typer.Option(min=1, help="Of a result: the N-th best layout, of all modes or of --mode.")
-    ] = None,
+    mode: Mode = None,
+    rank: Rank = None,
 ) -> int:
     """Evaluate one deployment: stations, operators, provenance, memory."""
     from afd_dse import estimate as run
@@ -144,6 +144,85 @@ def estimate(
 
         print_estimate(document, slo=asked.slo.model_dump())
     return DONE if document["feasible"] else INFEASIBLE
+
+
+@app.command()
+def simulate(
+    job: JobFile,
+    deployment: Deployment,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Requests of a trace (Azure CSV, Mooncake JSON lines)."),
+    ] = None,
+    requests: Annotated[int | None, typer.Option(min=1, max=10_000_000, help="Requests to send.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed; the same seed gives the same answer.")] = 0,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Requests/s offered; absent: what the deployment is estimated to serve."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Requests in flight of a closed loop.")
+    ] = None,
+    routing: Annotated[
+        str, typer.Option(metavar="HOW", help="least_loaded, round_robin, length_buckets or shared_queue.")
+    ] = "least_loaded",
+    kv: Annotated[
+        str | None,
+        typer.Option(
+            "--kv", metavar="HOW", help="grow (and recompute when full) or reserve; absent: as the framework."
+        ),
+    ] = None,
+    max_batch: Annotated[int | None, typer.Option(min=1, help="Most decoding requests of a rank.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Write simulation.json and timeline.html; resume what is there."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", metavar="FILE", help="File to resume from if interrupted.")
+    ] = None,
+    as_json: AsJson = False,
+    mode: Mode = None,
+    rank: Rank = None,
+) -> int:
+    """Send requests through one deployment: percentiles, goodput, queues over time."""
+    import time
+
+    from afd_dse.cli.inputs import read_deployment, read_job
+    from afd_dse.cli.simulate import checked_options, print_simulation, simulation_progress
+    from afd_dse.results.simulate import simulate as run
+
+    options = checked_options(
+        trace=trace,
+        requests=requests,
+        seed=seed,
+        rate=rate,
+        concurrency=concurrency,
+        routing=routing,
+        kv=kv,
+        max_batch=max_batch,
+    )
+    asked = read_job(job, {})
+    found = read_deployment(deployment, mode, rank)
+    if out is not None:
+        from afd_dse.results.files import check_folder
+
+        check_folder(out)
+    start = time.monotonic()
+    with simulation_progress() as progress:
+        document = run(asked, found, options, checkpoint=checkpoint, folder=out, progress=progress)
+    seconds = time.monotonic() - start
+    written: list[Path] = []
+    if out is not None:
+        from afd_dse.report.timeline import write_simulation
+
+        written = write_simulation(document, out)
+    if as_json:
+        _print_json(document)
+    else:
+        print_simulation(document, seconds=seconds, written=written)
+    return DONE if document["met"] else INFEASIBLE
 
 
 @app.command()

@@ -88,11 +88,12 @@ class TabulatedClock:
     ) -> float:
         """See :class:`Clock`."""
         if batch == 0.0:
-            return self.prefill(tokens, attended, mean_tokens, 0.0)
+            others = mean_batch * self.tokens_per_sequence
+            return self.prefill(tokens, attended, mean_tokens + others, 0.0)
         assert self.mixed_table is not None
-        own = batch * self.tokens_per_sequence + tokens
-        fill = (mean_batch * self.tokens_per_sequence + mean_tokens) / own
-        return self.mixed_table(batch, context, tokens, attended, min(fill, 1.0))
+        total = batch * self.tokens_per_sequence + tokens
+        fill = (mean_batch * self.tokens_per_sequence + mean_tokens) / total
+        return self.mixed_table(batch, context, total, attended, min(fill, 1.0))
 
 
 def clock_of(scenario: Scenario, candidate: Candidates, extent: Extent) -> TabulatedClock:
@@ -132,11 +133,12 @@ class _Maker:
         return _geometric(1.0 / dp, 1.0, _FILLS) if dp > 1 else [1.0]
 
     def tokens(self) -> list[float]:
+        """Tokens of a step: the most that it may carry, three quarters and half of it, and so on down."""
         points, at = [], self.chunk
         while at > _LEAST_TOKENS:
-            points.append(at)
+            points += [at, 0.75 * at] if at > 8.0 * _LEAST_TOKENS else [at]
             at /= 2.0
-        return [*([_LEAST_TOKENS] if points else [self.chunk / 2.0, self.chunk]), *reversed(points)]
+        return [_LEAST_TOKENS, *reversed(points)] if points else [self.chunk / 2.0, self.chunk]
 
     def decode(self) -> Table:
         fills = self.fills(Phase.DECODE)
@@ -177,26 +179,29 @@ class _Maker:
         return Table([tokens, self.attended, fills, busy], values)
 
     def mixed(self) -> Table:
-        tokens, fills = self.tokens(), self.fills(Phase.DECODE)
-        batches = [x for x in self.batches if x < self.chunk] or [1.0]
-        batch, size, attended, fill = _mesh(batches, tokens, self.attended, fills)
-        load = self._load(batch, size, attended, fill)
-        shape = (len(batches), len(tokens), len(self.attended), len(fills))
+        # NOTE: the axis is the tokens of the step, decoding ones included. Kernels work in tiles, so a step filled to
+        # its limit is faster a token than one that spills over it: full steps must be read off a point of the table.
+        totals, fills = self.tokens(), self.fills(Phase.DECODE)
+        batches = [x for x in self.batches if x * self.scenario.tokens_per_sequence < self.chunk] or [1.0]
+        batch, total, attended, fill = _mesh(batches, totals, self.attended, fills)
+        own = batch * self.scenario.tokens_per_sequence
+        load = self._load(batch, np.maximum(total - own, 1.0), attended, fill)
+        shape = (len(batches), len(totals), len(self.attended), len(fills))
         values = np.zeros((len(batches), len(self.contexts), *shape[1:]))
         for number, context in enumerate(self.contexts):
             stations = self._stations(_at_context(self.scenario, context), Phase.DECODE, load)
             values[:, number] = run_step(self.scenario, stations).seconds.reshape(shape)
-        return Table([batches, self.contexts, tokens, self.attended, fills], values)
+        return Table([batches, self.contexts, totals, self.attended, fills], values)
 
-    def _load(self, batch: FloatArray, tokens: FloatArray, attended: FloatArray, fill: FloatArray) -> StepLoad:
+    def _load(
+        self, batch: FloatArray, tokens: FloatArray, attended: FloatArray, fill: FloatArray
+    ) -> StepLoad:
         """The busiest rank's load; its FFN tokens are replaced by the mean rank's, ``fill`` times as many.
 
         Prompt tokens are one piece behind a prefix where they attend to more than one prompt of their own holds, and
         several whole prompts side by side where they attend to less.
         """
-        prompts = np.where(
-            tokens > 0, np.maximum(tokens / (2.0 * attended), 1.0), 0.0
-        )
+        prompts = np.where(tokens > 0, np.maximum(tokens / (2.0 * attended), 1.0), 0.0)
         piece = tokens / np.maximum(prompts, 1.0)
         prefix = np.maximum(attended - piece / 2.0, 0.0)
         own = batch * self.scenario.tokens_per_sequence
@@ -215,7 +220,7 @@ class _Maker:
         return phase_stations(scenario, cut, phase, self.partition.splits(phase), load)
 
     def _interferes(self, side: int, other: int) -> bool:
-        """Whether decode's ``side`` shares its group with prefill's ``other`` side, step by step and not in one step."""
+        """Whether decode's ``side`` and prefill's ``other`` side share GPUs, but not whole steps."""
         of = self.partition.group_of
         return not self.partition.shares_steps and of[_SIDES[side][1]] == of[_SIDES[other][0]]
 
@@ -243,8 +248,11 @@ class _Maker:
         stations = self._stations(
             self.scenario, Phase.DECODE, self._load(batch, none, none + 1.0, none + 1.0)
         )
-        step = run_step(self.scenario, stations)
-        busy = (float(step.attention_s[0]), float(step.ffn_s[0]))
+        # While prefill works, decode waits for it: that is the step whose share of the GPUs counts.
+        waits = self._decode_waits()
+        step = run_step(self.scenario, stations, attention_wait_s=none + waits[0], ffn_wait_s=none + waits[1])
+        plain = run_step(self.scenario, stations)
+        busy = (float(plain.attention_s[0]), float(plain.ffn_s[0]))
         used = [
             sum(busy[side] for side in (0, 1) if self._interferes(side, other)) / float(step.seconds[0])
             for other in (0, 1)

@@ -112,9 +112,7 @@ def plant_of(
         one_cache=partition.group_of[Cell.PA] == partition.group_of[Cell.DA],
         interferes=partition.is_joint and not shared,
         chunk_tokens=float(candidate.number("chunk_tokens")[0]),
-        prefill_store=_store(
-            scenario, prefill, evaluation, partition.group_of[Cell.PA], most_context
-        ),
+        prefill_store=_store(scenario, prefill, evaluation, partition.group_of[Cell.PA], most_context),
         decode_store=_store(scenario, decode, evaluation, partition.group_of[Cell.DA], most_context),
         transfer_s_per_token=float(evaluation.metrics["kv_transfer_s"][0]) / scenario.workload.isl,
         layers=scenario.model.layers,
@@ -127,9 +125,7 @@ def plant_of(
     )
 
 
-def _store(
-    scenario: Scenario, cut: Cut, evaluation: Evaluation, group: int, most_context: float
-) -> KvStore:
+def _store(scenario: Scenario, cut: Cut, evaluation: Evaluation, group: int, most_context: float) -> KvStore:
     """The KV store of a rank of ``group``. Lanes of a pipeline divide the layers, so each has a whole store."""
     terms = evaluation.memory[0, group]
     used = float(terms.sum() - terms[TERMS.index("kv_cache")])

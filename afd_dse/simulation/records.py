@@ -16,7 +16,14 @@ TIMELINE = ("time_s", "waiting", "prefilling", "moving", "decoding", "kv_used", 
 class Records:
     """Counts and samples; ``interval_counts`` maps a bin of log(seconds) to tokens."""
 
-    __slots__ = ("decode_tokens", "interval_counts", "next_sample_s", "prefill_tokens", "samples", "spacing_s")
+    __slots__ = (
+        "decode_tokens",
+        "interval_counts",
+        "next_sample_s",
+        "prefill_tokens",
+        "samples",
+        "spacing_s",
+    )
 
     def __init__(self) -> None:
         self.interval_counts: dict[int, float] = {}

@@ -186,7 +186,9 @@ class Simulator:
     def _bucket_rank(self, request: int) -> int:
         """The least loaded rank of those that serve prompts of this length."""
         ranks, count = self.prefill_ranks, min(_LENGTH_BUCKETS, len(self.prefill_ranks))
-        bucket = sum(self.book.input_tokens[request] > edge for edge in self._edges) * count // _LENGTH_BUCKETS
+        bucket = (
+            sum(self.book.input_tokens[request] > edge for edge in self._edges) * count // _LENGTH_BUCKETS
+        )
         first, last = bucket * len(ranks) // count, (bucket + 1) * len(ranks) // count
         return min(range(first, last), key=lambda index: ranks[index].load)
 
@@ -344,7 +346,7 @@ class Simulator:
     def _hand_over(self, request: int, number: int) -> None:
         """Start or complete the transfer of a request's KV; what could overlap with its prefill has overlapped.
 
-        The transfer follows prefill layer by layer if the receiver had room by then; it then ends one layer's part after
+        The transfer follows prefill layer by layer if the receiver had room by then; it ends one layer's part after
         prefill at the earliest.
         """
         book, plant = self.book, self.plant

@@ -12,7 +12,7 @@ NEVER = float("inf")
 
 
 class KvPool:
-    """The KV cache of one attention rank. ``used`` bytes are of single requests; blocks of the prefix cache add to it."""
+    """The KV cache of one attention rank: ``used`` bytes are of single requests, blocks of the prefix cache add."""
 
     __slots__ = ("block_bytes", "cache", "capacity", "most_used", "store", "used")
 

@@ -128,7 +128,9 @@ class Stepper:
                 pieces.append((number, request, size))
                 room -= size
             limit = plant.prompts_per_step or len(rank.waiting)
-            while rank.waiting and room >= 1.0 and limit > 0 and self._admit(lane, rank, rank.waiting[0], now):
+            while (
+                rank.waiting and room >= 1.0 and limit > 0 and self._admit(lane, rank, rank.waiting[0], now)
+            ):
                 request = rank.waiting.popleft()
                 size = min(book.todo[request], room)
                 pieces.append((number, request, size))
@@ -139,9 +141,7 @@ class Stepper:
             self._pull(lane, now, rooms, pieces)
         return pieces
 
-    def _pull(
-        self, lane: Lane, now: float, rooms: list[float], pieces: list[tuple[int, int, float]]
-    ) -> None:
+    def _pull(self, lane: Lane, now: float, rooms: list[float], pieces: list[tuple[int, int, float]]) -> None:
         """Prompts from the queue that all ranks share, each to the rank with the most room for it."""
         book, limit = self.book, self.plant.prompts_per_step
         counts = [len(rank.started) for rank in lane.ranks]

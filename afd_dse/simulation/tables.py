@@ -19,7 +19,9 @@ class Table:
 
     def __init__(self, axes: Sequence[Sequence[float]], values: FloatArray) -> None:
         if values.shape != tuple(len(axis) for axis in axes):
-            raise ValueError(f"values of shape {values.shape} on axes of {[len(axis) for axis in axes]} points")
+            raise ValueError(
+                f"values of shape {values.shape} on axes of {[len(axis) for axis in axes]} points"
+            )
         used = [number for number, axis in enumerate(axes) if len(axis) > 1]
         strides = [int(np.prod(values.shape[number + 1 :])) for number in range(values.ndim)]
         self._axes = [(number, [float(x) for x in axes[number]]) for number in used]

@@ -171,9 +171,7 @@ def _interarrival(
     return Statistics(float(gaps.mean()), float(gaps.std() / gaps.mean()))
 
 
-def _times(
-    rows: list[Mapping[str, Any]], column: str, path: Path, field: str
-) -> npt.NDArray[np.float64]:
+def _times(rows: list[Mapping[str, Any]], column: str, path: Path, field: str) -> npt.NDArray[np.float64]:
     """Arrival times in seconds from an arbitrary origin."""
     scale = 1.0 if column.lower().endswith("_s") else 1e-3
     return np.array(

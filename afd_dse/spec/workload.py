@@ -39,7 +39,9 @@ class TokenDistribution(Spec):
     @model_validator(mode="after")
     def _uniform_stays_positive(self) -> Self:
         if self.shape == "uniform" and self.cv > LARGEST_UNIFORM_CV:
-            message = f"a uniform distribution of positive lengths has a cv of at most {LARGEST_UNIFORM_CV:.3f}"
+            message = (
+                f"a uniform distribution of positive lengths has a cv of at most {LARGEST_UNIFORM_CV:.3f}"
+            )
             raise complaint(message, "lower it, or write shape: lognormal", field="cv", value=self.cv)
         return self
 
