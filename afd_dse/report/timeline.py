@@ -60,8 +60,8 @@ def timeline_page(document: Mapping[str, Any]) -> str:
     rate = traffic["offered_requests_per_s"]
     offered = "all at once" if rate is None else f"{number(rate)} requests/s"
     lines = [
-        f"Arrivals: {traffic['arrival'].replace('_', ' ')}, {offered}; {number(traffic['mean_input_tokens'])} tokens in "
-        f"and {number(traffic['mean_output_tokens'])} out on average; seed {traffic['seed']}.",
+        f"Arrivals: {traffic['arrival'].replace('_', ' ')}, {offered}; {number(traffic['mean_input_tokens'])} tokens "
+        f"in and {number(traffic['mean_output_tokens'])} out on average; seed {traffic['seed']}.",
         f"Served: {number(document['requests_per_s'])} requests/s, {number(document['tokens_per_s_per_gpu'])} tokens/s "
         f"per GPU on {deployment['gpus']} GPUs.",
     ]
