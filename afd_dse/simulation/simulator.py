@@ -341,7 +341,8 @@ class Simulator:
         if found is None:
             return None
         rank = self.decode_ranks[found]
-        return found if rank.pool.has_room(self.stepper.decode_need(rank, request)) else None
+        need = self.stepper.decode_need(rank, request) + self.stepper.growth(rank, rank.load + 1.0)
+        return found if rank.pool.has_room(need) else None
 
     def _hand_over(self, request: int, number: int) -> None:
         """Start or complete the transfer of a request's KV; what could overlap with its prefill has overlapped.

@@ -59,7 +59,10 @@ class Rank:
 
 
 class Lane:
-    """An engine: ranks that step together. ``ends`` is a heap of (step number, request) of decoding requests."""
+    """An engine: ranks that step together. ``ends`` is a heap of decoding requests.
+
+    Its entries are (number of the request's last step, request, how often it had lost its place by then).
+    """
 
     __slots__ = (
         "busy_s",
@@ -80,7 +83,7 @@ class Lane:
 
     def __init__(self, ranks: list[Rank], prefills: bool, decodes: bool, replica: int) -> None:
         self.ranks, self.prefills, self.decodes, self.replica = ranks, prefills, decodes, replica
-        self.ends: list[tuple[int, int]] = []
+        self.ends: list[tuple[int, int, int]] = []
         self.steps = 0
         self.kind = IDLE
         self.start = 0.0
@@ -106,7 +109,6 @@ COLUMNS = (
     "made",
     "held",
     "joined",
-    "ends",
     "prefill_rank",
     "decode_rank",
     "cached",
@@ -120,8 +122,8 @@ class Book:
     """What is known of every request, a list a property.
 
     ``todo`` prompt tokens still to be computed, ``made`` tokens generated before it last joined a decode batch,
-    ``held`` bytes in its pool (growth apart), ``joined`` the lane's step number then, ``ends`` that of its last token,
-    ``cached`` prompt tokens found in the prefix cache, ``blocks_used`` leading blocks that it uses in its pool.
+    ``held`` bytes in its pool (growth apart), ``joined`` the lane's step number then, ``cached`` prompt tokens found
+    in the prefix cache, ``blocks_used`` leading blocks that it uses in its pool, ``blocked_s`` that its hand-over waited.
     """
 
     __slots__ = ("arrival_s", "blocks", "input_tokens", "output_tokens", *COLUMNS)
@@ -143,7 +145,6 @@ class Book:
         self.made = [0.0] * count
         self.held = [0.0] * count
         self.joined = [0] * count
-        self.ends = [-1] * count
         self.prefill_rank = [-1] * count
         self.decode_rank = [-1] * count
         self.cached = [0.0] * count
@@ -203,5 +204,5 @@ def restore_lane(lane: Lane, state: dict[str, Any]) -> None:
     """Take over what :func:`lane_state` gave."""
     for name in _LANE_NUMBERS:
         setattr(lane, name, state[name])
-    lane.ends = [(step, request) for step, request in state["ends"]]
+    lane.ends = [(step, request, life) for step, request, life in state["ends"]]
     lane.pieces = [(rank, request, tokens) for rank, request, tokens in state["pieces"]]

@@ -43,6 +43,13 @@ class Stepper:
         """Bytes that a request takes in the pool of the decode ``rank`` that it is handed over to."""
         return rank.pool.store.bytes_of(self._decode_tokens(request, self.book.made[request]))
 
+    def growth(self, rank: Rank, sequences: float) -> float:
+        """Bytes that ``sequences`` of a rank gain in one step.
+
+        Room for it is kept whenever a request enters, so that requests cannot push each other out without progress.
+        """
+        return sequences * self.accepted * rank.pool.store.per_token if self.grows else 0.0
+
     def _decode_tokens(self, request: int, made: float) -> float:
         tokens = self.own_prefix + self.book.input_tokens[request]
         return tokens + (made if self.grows else self.book.output_tokens[request] + self.accepted)
@@ -86,13 +93,13 @@ class Stepper:
         context = busiest.context / own
         steps = max(_JUMP_LEAST, _JUMP_SHARE * context) / self.accepted
         ends, book = lane.ends, self.book
-        while book.ends[ends[0][1]] != ends[0][0]:
+        while book.preemptions[ends[0][1]] != ends[0][2]:
             heappop(ends)  # it has lost its place meanwhile
         steps = min(steps, ends[0][0] - lane.steps)
         if self.grows:
             for rank in lane.ranks:
                 if rank.running:
-                    growth = len(rank.running) * self.accepted * rank.pool.store.per_token
+                    growth = self.growth(rank, len(rank.running))
                     if growth > 0.0:
                         steps = min(steps, (rank.pool.capacity - rank.pool.taken) // growth)
         lane.planned = max(int(steps), 1)
@@ -170,6 +177,7 @@ class Stepper:
         known = pool.cache.known(blocks) if blocks else 0
         need = self.prefill_need(rank, request, known)
         kept = _WATERMARK * pool.capacity if self.grows and pool.used > 0.0 else 0.0
+        kept = max(kept, self.growth(rank, len(rank.running) + len(rank.started)) if lane.decodes else 0.0)
         woken = pool.cache.idle_among(blocks[:known]) * pool.block_bytes if known else 0.0
         if not pool.has_room(need + kept + woken):
             return False
@@ -190,21 +198,21 @@ class Stepper:
         for rank in lane.ranks:
             pool = rank.pool
             while rank.running:
-                growth = len(rank.running) * self.accepted * pool.store.per_token
-                if pool.has_room(growth):
+                if pool.has_room(self.growth(rank, len(rank.running))):
                     break
-                request = rank.started.pop() if rank.started else rank.running.popitem()[0]
-                self.take_back(lane, rank, request)
+                decoding = not rank.started
+                request = rank.running.popitem()[0] if decoding else rank.started.pop()
+                self.take_back(lane, rank, request, decoding)
                 if lane.prefills:
                     rank.waiting.appendleft(request)
                 else:
                     lost.append(request)
         return lost
 
-    def take_back(self, lane: Lane, rank: Rank, request: int) -> None:
+    def take_back(self, lane: Lane, rank: Rank, request: int, decoding: bool) -> None:
         """A request loses its cache; what it has generated is computed again with its prompt."""
         book = self.book
-        if book.ends[request] >= 0:
+        if decoding:
             grown = self.accepted * (lane.steps - book.joined[request])
             self._leave(rank, request, grown)
             book.made[request] += grown
@@ -250,8 +258,8 @@ class Stepper:
             self.records.interval(lane.duration, batch * made - batch * self.accepted)
         ended, book = [], self.book
         while lane.ends and lane.ends[0][0] <= lane.steps:
-            step, request = heappop(lane.ends)
-            if book.ends[request] != step:
+            _, request, life = heappop(lane.ends)
+            if book.preemptions[request] != life:
                 continue
             number = book.decode_rank[request] % len(lane.ranks)
             rank = lane.ranks[number]
@@ -266,8 +274,8 @@ class Stepper:
         book = self.book
         left = book.output_tokens[request] - book.made[request]
         steps = max(math.ceil(left / self.accepted - 1e-9), 1)
-        book.joined[request], book.ends[request] = lane.steps, lane.steps + steps
-        heappush(lane.ends, (lane.steps + steps, request))
+        book.joined[request] = lane.steps
+        heappush(lane.ends, (lane.steps + steps, request, book.preemptions[request]))
         rank.running[request] = None
         rank.context += self.prefix + book.input_tokens[request] + book.made[request]
 
@@ -277,7 +285,6 @@ class Stepper:
         rank.context -= self.prefix + book.input_tokens[request] + book.made[request] + grown
         if not rank.running:
             rank.context = 0.0
-        book.ends[request] = -1
         self.release(rank, request, grown if self.grows else 0.0)
 
     def release(self, rank: Rank, request: int, grown: float) -> None:

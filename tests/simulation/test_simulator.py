@@ -168,7 +168,7 @@ def test_a_hand_over_hides_behind_prefill_and_shows_its_last_layer() -> None:
 def test_full_decode_holds_up_prefill() -> None:
     # Prefill holds two prompts at once, decode one sequence.
     what = plant(
-        prompts_per_step=1, prefill_store=KvStore(250.0, 1.0, 0.0), decode_store=KvStore(130.0, 1.0, 0.0)
+        prompts_per_step=1, prefill_store=KvStore(250.0, 1.0, 0.0), decode_store=KvStore(150.0, 1.0, 0.0)
     )
     sent = traffic(np.zeros(4), np.full(4, 100), np.full(4, 40))
     held, free = simulated(what, sent).book, simulated(plant(prompts_per_step=1), sent).book
