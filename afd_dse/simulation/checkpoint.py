@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import time
 import zipfile
 from dataclasses import dataclass, field
@@ -52,7 +51,7 @@ class Checkpoint:
         state = simulator.state()
         columns = {name: np.array(values) for name, values in state.pop("book").items()}
         rest = json.dumps({"format": _FORMAT, "digest": self.digest, "state": state})
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        beside = self._beside
         try:
             with beside.open("wb") as file:
                 np.savez(
@@ -86,6 +85,11 @@ class Checkpoint:
     def remove(self) -> None:
         """The simulation is over."""
         self.path.unlink(missing_ok=True)
+        self._beside.unlink(missing_ok=True)
+
+    @property
+    def _beside(self) -> Path:
+        return self.path.with_name(f".{self.path.name}.saving")
 
     def _problem(self, message: str, remedy: str) -> InputError:
         return InputError(Problem("--checkpoint", str(self.path), message, remedy))
