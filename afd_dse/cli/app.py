@@ -87,6 +87,14 @@ def optimize(
     journal: Annotated[
         str | None, typer.Option(metavar="FILE", help="File that a sampled search is continued from.")
     ] = None,
+    confirm: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="K",
+            help="Simulate up to K deployments before recommending; absent: 20 for percentiles.",
+        ),
+    ] = None,
 ) -> int:
     """Find the best deployment of a job, overall and per mode."""
     from afd_dse import optimize as run
@@ -107,7 +115,7 @@ def optimize(
 
         check_folder(out)
     with search_progress() as progress:
-        result = run(asked, progress=progress)
+        result = run(asked, progress=progress, confirm=confirm)
     written: list[Path] = []
     if out is not None:
         from afd_dse.report.html import page

@@ -123,7 +123,8 @@ class Book:
 
     ``todo`` prompt tokens still to be computed, ``made`` tokens generated before it last joined a decode batch,
     ``held`` bytes in its pool (growth apart), ``joined`` the lane's step number then, ``cached`` prompt tokens found
-    in the prefix cache, ``blocks_used`` leading blocks that it uses in its pool, ``blocked_s`` that its hand-over waited.
+    in the prefix cache, ``blocks_used`` leading blocks that it uses in its pool, ``blocked_s`` that its hand-over
+    waited.
     """
 
     __slots__ = ("arrival_s", "blocks", "input_tokens", "output_tokens", *COLUMNS)

@@ -83,12 +83,12 @@ def traced(trace: TracedRequests, count: int) -> Requests:
 
 
 def _gaps(arrival: Arrival, count: int, rate: float, rng: np.random.Generator) -> FloatArray:
-    if arrival.cv is not None:
-        shape = arrival.cv**-2
-        return rng.gamma(shape, 1.0 / (shape * rate), count)
     if arrival.peak_ratio is not None and arrival.peak_share is not None and arrival.peak_s is not None:
         return _mmpp_gaps(arrival.peak_ratio, arrival.peak_share, arrival.peak_s, count, rate, rng)
-    return rng.exponential(1.0 / rate, count)
+    shape = 1.0 if arrival.cv is None else arrival.cv**-2
+    gaps = rng.gamma(shape, 1.0 / (shape * rate), count)
+    # NOTE: the sample has the rate that was asked for, not one near it: a busy queue would answer for the difference.
+    return np.asarray(gaps * (count / rate / max(float(gaps.sum()), 1e-300)))
 
 
 def _mmpp_gaps(

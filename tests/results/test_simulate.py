@@ -26,7 +26,9 @@ def test_every_mode_serves_what_its_formulas_promise(mode: str) -> None:
     formula = found["formula"]
     assert found["completed"] == 4000
     assert found["requests_per_s"] == pytest.approx(formula["requests_per_s"], rel=0.06)
-    if not mode.startswith("PA"):  # where one side is shared, the formulas' waits are too long: docs/simulation.md
+    if not mode.startswith(
+        "PA"
+    ):  # where one side is shared, the formulas' waits are too long: docs/simulation.md
         assert found["tpot_ms"]["mean"] == pytest.approx(formula["tpot_ms"], rel=0.15)
 
 
