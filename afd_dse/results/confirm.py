@@ -61,8 +61,9 @@ def confirm(
 ) -> tuple[SearchOutcome, list[Confirmation]]:
     """Simulate what would be recommended, best first, then the best of every mode, until all of it holds.
 
-    A deployment that fails leaves the outcome, and with it the same layout under more load; the confirmations say why.
-    At most ``most`` are simulated; what then still leads is unconfirmed.
+    A deployment that fails leaves the outcome; the confirmations say why. With it go the same layout under more load,
+    and of its mode and policy what the simulation makes likely to fail too (:func:`_without`). At most ``most`` are
+    simulated; what then still leads is unconfirmed.
     """
     modes = list(outcome.modes)
     done: list[Confirmation] = []
@@ -82,7 +83,7 @@ def confirm(
         if result.reason is None:
             passed.add((mode.name, _key(mode.found, row)))
         else:
-            modes[at] = _without(scenario, job.search.objective, mode, row, result.reason)
+            modes[at] = _without(scenario, job.search.objective, mode, row, result)
     return replace(outcome, modes=modes), done
 
 
@@ -160,17 +161,27 @@ def _percentile_ms(seconds: FloatArray, percentile: float) -> float | None:
 
 
 def _without(
-    scenario: Scenario, objective: Objective, mode: ModeOutcome, row: int, reason: str
+    scenario: Scenario, objective: Objective, mode: ModeOutcome, row: int, failed: Confirmation
 ) -> ModeOutcome:
-    """The mode without one row and without the same layout under more load."""
+    """The mode without one row, without the same layout under more load, and without what would likely fail too.
+
+    If TTFT came out r times as long as the formulas say, rows of the same policy whose formulas leave less than √r to
+    the limit go as well. The root, because queues are the less underestimated the less they are used.
+    """
     assert mode.found is not None
-    candidates = mode.found.candidates
+    candidates, metrics = mode.found.candidates, mode.found.evaluation.metrics
     layouts = np.stack([candidates.number(name) for name in _LAYOUT], axis=1)
-    rate = mode.found.evaluation.metrics["requests_per_s"]
-    worse = (layouts == layouts[row]).all(axis=1) & (rate >= rate[row] * (1.0 - 1e-9))
-    left = np.flatnonzero(~worse)
+    rate = metrics["requests_per_s"]
+    gone = (layouts == layouts[row]).all(axis=1) & (rate >= rate[row] * (1.0 - 1e-9))
+    formula = float(metrics["ttft_percentile_s"][row])
+    if failed.ttft_percentile_ms is not None and formula > 0.0:
+        ratio = failed.ttft_percentile_ms / 1e3 / formula
+        late = metrics["ttft_percentile_s"] * max(ratio, 1.0) ** 0.5 > scenario.slo.ttft_s
+        policy = candidates.integer("policy")
+        gone |= late & (policy == policy[row])
+    left = np.flatnonzero(~gone)
     if not len(left):
         nothing = np.zeros(0, dtype=np.int64)
-        return replace(mode, found=None, ranking=nothing, note=f"in simulation, {reason}")
+        return replace(mode, found=None, ranking=nothing, note=f"in simulation, {failed.reason}")
     found = mode.found.take(left)
     return replace(mode, found=found, ranking=ranking(scenario, objective, found))
