@@ -234,6 +234,42 @@ def simulate(
 
 
 @app.command()
+def plan(
+    demand: Annotated[Path, typer.Argument(metavar="DEMAND", help="Demand file (YAML or JSON).")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Write plan.json and plan.html; searches done are kept there."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Plan GPUs, money and power for a demand over time: what runs when, and what it costs."""
+    from afd_dse.cli.plan import print_plan
+    from afd_dse.cli.progress import told
+    from afd_dse.results.plan import plan as run
+    from afd_dse.spec.demand import load_demand
+
+    asked = load_demand(demand)
+    if out is not None:
+        from afd_dse.results.files import check_folder
+
+        check_folder(out)
+    with told() as tell:
+        document = run(asked, folder=out, progress=tell)
+    written: list[Path] = []
+    if out is not None:
+        from afd_dse.report.capacity import write_plan
+
+        written = write_plan(document, out)
+    if as_json:
+        _print_json(document)
+    else:
+        print_plan(document, written=written)
+    return DONE if document["feasible"] else INFEASIBLE
+
+
+@app.command()
 def models(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="One model: catalogue name, alias, or config.json.")

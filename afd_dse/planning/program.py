@@ -10,9 +10,9 @@ from afd_dse.errors import AfdDseError
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.planning.options import Options, Supply, lost_rate
 
-# A plan within a thousandth of the optimum is as good as the numbers that it rests on.
-GAP = 1e-3
-SECONDS = 60.0
+# A plan within half a hundredth of the optimum is as good as the numbers that it rests on.
+GAP = 5e-3
+SECONDS = 40.0
 _INFEASIBLE, _LIMIT = 2, 1
 
 
@@ -130,24 +130,31 @@ def solve(
         integrality=integral.astype(np.int64),
         options={"time_limit": seconds, "mip_rel_gap": GAP},
     )
-    if found.x is None:
-        if found.status == _INFEASIBLE:
-            return None
-        if found.status == _LIMIT and periods > 1:
-            bound = found.mip_dual_bound
-            return _period_by_period(options, supply, demand, terms, None if bound is None else float(bound))
-        raise AfdDseError(f"the solver found no plan ({found.message}); use fewer periods or classes")
-    copies = np.rint(found.x[x:s]).astype(np.int64).reshape(count, periods)
-    reserved = np.rint(found.x[n:y]).astype(np.int64)
-    return Schedule(copies, reserved, float(found.fun), float(found.mip_gap or 0.0))
+    if found.status == _INFEASIBLE:
+        return None
+    if found.x is None and found.status != _LIMIT:
+        raise AfdDseError(f"the solver failed ({found.message})")
+    bound = found.mip_dual_bound
+    plans = []
+    if found.x is not None:
+        copies = np.rint(found.x[x:s]).astype(np.int64).reshape(count, periods)
+        plans.append(copies)
+    if periods > 1 and found.status == _LIMIT:
+        alone = by_period(options, supply, demand, terms)
+        plans += [] if alone is None else [alone.copies]
+    if not plans:
+        raise AfdDseError("the solver found no plan in its time; use fewer periods or classes")
+    costs = [cost_of(options, supply, terms, copies) for copies in plans]
+    best = min(range(len(plans)), key=lambda number: costs[number][0])
+    usd, reserved = costs[best]
+    gap = 1.0 if bound is None else max(1.0 - float(bound) / usd, 0.0) if usd > 0.0 else 0.0
+    return Schedule(plans[best], reserved, usd, gap)
 
 
-def _period_by_period(
-    options: Options, supply: Supply, demand: FloatArray, terms: Terms, bound: float | None
-) -> Schedule | None:
-    """Every period at its own least cost, starts not considered: a plan where the whole program finds none in time.
+def by_period(options: Options, supply: Supply, demand: FloatArray, terms: Terms) -> Schedule | None:
+    """Every period at its own least cost, what starts and reservations cost not considered; None where one has no plan.
 
-    ``gap`` is that to the program's own bound, so it says what this can cost at most.
+    Fast, and what a long program falls back to. ``gap`` is not known: 1.
     """
     free = replace(
         supply,
@@ -167,8 +174,7 @@ def _period_by_period(
         columns.append(known[key])
     copies = np.stack(columns, axis=1)
     usd, reserved = cost_of(options, supply, terms, copies)
-    gap = 1.0 if bound is None or usd <= 0.0 else max(1.0 - bound / usd, 0.0)
-    return Schedule(copies, reserved, usd, gap)
+    return Schedule(copies, reserved, usd, 1.0)
 
 
 def cost_of(options: Options, supply: Supply, terms: Terms, copies: IntArray) -> tuple[float, IntArray]:
@@ -187,7 +193,7 @@ def cost_of(options: Options, supply: Supply, terms: Terms, copies: IntArray) ->
 
 
 def most_load(options: Options, supply: Supply, demand: FloatArray, terms: Terms) -> float:
-    """The largest multiple of ``demand`` [classes] (requests/s at one time) that all the hardware together can serve."""
+    """The largest multiple of ``demand`` [classes], requests/s at one time, that all the hardware together serves."""
     count, kinds = len(options), len(supply.names)
     lost = lost_rate(options, supply, terms.redundancy)
     redundant = terms.redundancy != "none"

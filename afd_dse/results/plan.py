@@ -12,7 +12,7 @@ from afd_dse.operators.latency import FloatArray
 from afd_dse.planning.load import demand_of
 from afd_dse.planning.options import Options as Choices
 from afd_dse.planning.options import Supply, cheapest, useful
-from afd_dse.planning.program import Schedule, Terms, most_load, solve
+from afd_dse.planning.program import Schedule, Terms, by_period, most_load, solve
 from afd_dse.planning.report import break_even, failures, gpus_by_hardware, totals
 from afd_dse.results.api import optimize
 from afd_dse.results.files import write_files
@@ -25,9 +25,8 @@ SENSITIVITY = (0.8, 1.2, 1.5)
 CAPACITY = "capacity.json"
 RATES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 """Shares of its estimated rate at which a deployment is simulated until it keeps the SLO."""
-_KEPT = 3  # deployments of a class on one hardware, besides the smallest
+_KEPT = 2  # deployments of a class on one hardware, besides the smallest
 _SIMULATED = 4000  # requests of such a simulation
-_SENSITIVITY_SECONDS = 20.0
 # Deployments of this size and smaller are searched for on their own: small copies follow the demand closely.
 _NODE = 8
 _FORMAT = 1
@@ -94,7 +93,7 @@ def plan(
             for name, row in zip(supply.names, gpus_by_hardware(options, supply, schedule), strict=True)
         },
         "failures": failures(options, supply, demand, schedule, classes),
-        "sensitivity": [_what_if(options, supply, demand, terms, factor) for factor in SENSITIVITY],
+        "sensitivity": _what_if(options, supply, demand, terms, schedule.usd),
     }
 
 
@@ -265,11 +264,25 @@ def _copies(file: DemandFile, options: Choices, option: int, copies: int) -> dic
 
 
 def _what_if(
-    options: Choices, supply: Supply, demand: FloatArray, terms: Terms, factor: float
-) -> dict[str, Any]:
-    """The plan's cost and size at another demand."""
-    schedule = solve(options, supply, demand * factor, terms, seconds=_SENSITIVITY_SECONDS)
-    if schedule is None:
-        return {"factor": factor, "feasible": False, "usd": None, "peak_gpus": None}
-    gpus = gpus_by_hardware(options, supply, schedule).sum(axis=0)
-    return {"factor": factor, "feasible": True, "usd": schedule.usd, "peak_gpus": int(gpus.max())}
+    options: Choices, supply: Supply, demand: FloatArray, terms: Terms, usd: float
+) -> list[dict[str, Any]]:
+    """The plan's cost and size at other demands.
+
+    Every period for itself, which is fast, and compared with the same at the planned demand: ``usd`` is the plan's cost
+    times that ratio.
+    """
+    base = by_period(options, supply, demand, terms)
+    rows = []
+    for factor in SENSITIVITY:
+        other = by_period(options, supply, demand * factor, terms)
+        row: dict[str, Any] = {
+            "factor": factor,
+            "feasible": other is not None,
+            "usd": None,
+            "peak_gpus": None,
+        }
+        if other is not None and base is not None and base.usd > 0.0:
+            peak = int(gpus_by_hardware(options, supply, other).sum(axis=0).max())
+            row |= {"usd": usd * other.usd / base.usd, "peak_gpus": peak}
+        rows.append(row)
+    return rows
