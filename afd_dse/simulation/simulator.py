@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from afd_dse.errors import AfdDseError
+from afd_dse.operators.latency import IntArray
 from afd_dse.simulation.clock import Clock
 from afd_dse.simulation.plant import Plant
 from afd_dse.simulation.records import Records
@@ -67,9 +68,7 @@ class Simulator:
         self.stepper = Stepper(
             plant, clock, self.book, self.records, prefix=requests.prefix_tokens, own_prefix=own
         )
-        self._edges: list[float] = np.quantile(
-            requests.input_tokens, np.arange(1, _LENGTH_BUCKETS) / _LENGTH_BUCKETS
-        ).tolist()
+        self._edges = _length_edges(requests.input_tokens, min(_LENGTH_BUCKETS, len(self.prefill_ranks)))
         self._push_arrivals()
 
     def _build(self, shared_prefix: float) -> None:
@@ -185,10 +184,8 @@ class Simulator:
 
     def _bucket_rank(self, request: int) -> int:
         """The least loaded rank of those that serve prompts of this length."""
-        ranks, count = self.prefill_ranks, min(_LENGTH_BUCKETS, len(self.prefill_ranks))
-        bucket = (
-            sum(self.book.input_tokens[request] > edge for edge in self._edges) * count // _LENGTH_BUCKETS
-        )
+        ranks, count = self.prefill_ranks, len(self._edges) + 1
+        bucket = sum(self.book.input_tokens[request] > edge for edge in self._edges)
         first, last = bucket * len(ranks) // count, (bucket + 1) * len(ranks) // count
         return min(range(first, last), key=lambda index: ranks[index].load)
 
@@ -453,3 +450,14 @@ class Simulator:
 def _split(ranks: Sequence[Rank], parts: int) -> list[list[Rank]]:
     size = len(ranks) // parts
     return [list(ranks[part * size : (part + 1) * size]) for part in range(parts)]
+
+
+def _length_edges(lengths: IntArray, buckets: int) -> list[float]:
+    """Prompt lengths that part the requests into up to ``buckets`` kinds with equally many tokens, not requests.
+
+    Fewer where many prompts are of one length.
+    """
+    ordered = np.sort(lengths).astype(np.float64)
+    work = np.cumsum(ordered) / ordered.sum()
+    edges = ordered[np.searchsorted(work, np.arange(1, buckets) / buckets)]
+    return [float(edge) for edge in np.unique(edges) if edge < ordered[-1]]
