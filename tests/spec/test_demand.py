@@ -29,7 +29,7 @@ def written(path: Path, document: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "examples").glob("demand_*.yaml")), ids=lambda path: path.stem
+    "path", sorted((ROOT / "examples" / "demand").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_every_example_is_valid(path: Path) -> None:
     file = load_demand(path)
