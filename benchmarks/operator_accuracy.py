@@ -131,6 +131,7 @@ def moe_rows(accelerator: str, framework: str) -> Iterator[Row]:
     rates = load_accelerator(accelerator)
     for dtype in sorted(frame["moe_dtype"].unique()):
         rows = moe.clean_rows(frame, rates, dtype)
+        rows = rows[~rows["uneven"]]
         rows = rows[rows["distribution"] == moe.BALANCED]
         if rows.empty:
             continue

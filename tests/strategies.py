@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
-from afd_dse.cost.columns import PHASES, POLICIES, Candidates
+from afd_dse.cost.columns import EXPERT_POLICIES, PHASES, POLICIES, TILE_SHARED, Candidates
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
 from afd_dse.search.space import BatchGrid, Grid, Space
@@ -107,7 +107,8 @@ def layout(
         cells |= dict.fromkeys(group, _cut(case, partition, group, rng, degrees, plain))
     row: dict[str, Any] = {
         "partition": partition_index(partition),
-        "policy": int(rng.integers(len(POLICIES))) if partition.shares_steps else 0,
+        "policy": _policy(partition, rng),
+        "decode_share": float(rng.choice([0.25, 0.5, 0.75])),
         "batch_size": float(2.0 ** rng.uniform(-1.0, 7.0)),
         "chunk_tokens": float(rng.choice([512, 1024, 3000, 8192])),
     }
@@ -116,11 +117,19 @@ def layout(
         attention, ffn = cells[ATTENTION_CELL[phase]], cells[FFN_CELL[phase]]
         micro_batches, replicas = repeats[Phase.DECODE if partition.is_joint else Phase(phase)]
         row |= {f"{name}_{key}": attention[key] for key in ("tp", "dp", "cp", "pp")} | {
-            f"{name}_{key}": ffn[key] for key in ("moe_tp", "ep", "redundant")
+            f"{name}_{key}": ffn[key] for key in ("moe_tp", "ep", "redundant", "expert_policy")
         }
         row |= {f"{name}_attention_pool": attention["pool"], f"{name}_ffn_pool": ffn["pool"]}
         row |= {f"{name}_micro_batches": micro_batches, f"{name}_replicas": replicas}
     return Candidates.of(**(row | columns))
+
+
+def _policy(partition: Partition, rng: np.random.Generator) -> int:
+    """One of the policies that mean something in ``partition``."""
+    if not partition.is_joint:
+        return 0
+    known = range(len(POLICIES)) if partition.shares_steps else (0, TILE_SHARED)
+    return int(rng.choice(known))
 
 
 def _cut(
@@ -158,6 +167,7 @@ def _cut(
             break
     if not ffn:
         moe_tp = ep = 1
+    spare = ffn and case.moe is not None and rng.random() < 0.3 and case.moe.experts % ep == 0
     return {
         "pool": pool,
         "tp": tp,
@@ -166,9 +176,8 @@ def _cut(
         "pp": pp,
         "moe_tp": moe_tp,
         "ep": ep,
-        "redundant": ep
-        if ffn and case.moe is not None and rng.random() < 0.3 and case.moe.experts % ep == 0
-        else 0,
+        "redundant": ep if spare else 0,
+        "expert_policy": int(rng.integers(len(EXPERT_POLICIES))) if spare else 0,
     }
 
 

@@ -14,6 +14,7 @@ FLOW = (
     "network",
     "cost",
     "search",
+    "calibration",
     "simulation",
     "planning",
     "results",

@@ -47,8 +47,12 @@ WEIGHT_BYTES: Mapping[str, float] = {
 }
 KV_BYTES: Mapping[str, float] = {"bfloat16": 2.0, "fp8": 1.0}
 
-# DSA caches an indexer's key in fp8 with one fp32 scale, whatever the type of the KV cache.
-_INDEX_SCALE_BYTES = 4.0
+# DSA caches an indexer's key in fp8 with one fp32 scale a 128 elements, whatever the type of the KV cache.
+_INDEX_BLOCK = 128
+# FlashMLA's sparse fp8 kernel reads a packed latent: fp8 with one fp32 scale a 128 elements, and the rope key left in
+# bfloat16; 656 bytes for 512 + 64 (FlashMLA's README, "FP8 KV cache layout").
+_PACKED_LATENT_BLOCK = 128
+_SCALE_BYTES = 4.0
 _STATE_BYTES = 4.0  # frameworks keep the recurrent state in float32,
 _CONVOLUTION_STATE_BYTES = 2.0  # and the convolution's window in bfloat16
 
@@ -59,10 +63,26 @@ def attention_weight_bytes(
     """Attention projections and router of one layer on one GPU of a TP group, bytes.
 
     Head-wise matrices are cut over heads (padded up where ``tp`` does not divide them; KV heads replicate beyond
-    their number), low-rank and indexer projections and the router are whole on every GPU.
+    their number), low-rank and indexer projections and the router are whole on every GPU. See
+    :func:`absorbed_weight_bytes` for what a serving framework adds to the checkpoint.
     """
     matrices = (*attention_matrices(kind.attention, model.hidden), *router_matrices(kind.ffn, model.hidden))
     return _bytes(matrices, quantization, tp)
+
+
+def absorbed_weight_bytes(kind: LayerKind, tp: npt.ArrayLike, element_bytes: float) -> FloatArray:
+    """Second copy of MLA's ``kv_b`` of one layer on one GPU, in elements of ``element_bytes``, bytes; 0 without MLA.
+
+    Decoding in the latent space multiplies by ``kv_b`` split into W_UK and W_UV, which the frameworks lay out anew when
+    they load a model and hold next to ``kv_b``, with which prefill computes (vLLM ``W_UK_T`` and ``W_UV`` in bfloat16,
+    SGLang ``w_kc`` and ``w_vc``, TensorRT-LLM ``k_b_proj_trans``, on Blackwell with dequantised copies of both).
+    """
+    shards = np.asarray(tp, dtype=np.float64)
+    if not isinstance(kind.attention, Mla):
+        return np.zeros(shards.shape)
+    mla = kind.attention
+    width = mla.nope_head_dim + mla.v_head_dim
+    return Matrix("absorbed", mla.kv_rank, mla.heads, width).elements(shards) * element_bytes
 
 
 def ffn_weight_bytes(
@@ -84,11 +104,20 @@ def ffn_weight_bytes(
     if isinstance(kind.ffn, DenseFfn):
         dense = ffn_matrices(kind.ffn.intermediate, model.hidden, kind.ffn.gated, "gemm")
         return np.broadcast_to(_bytes(dense, quantization, shared_tp), shape).copy()
-    expert = ffn_matrices(kind.ffn.intermediate, model.hidden, kind.ffn.gated, "moe")
     shared = ffn_matrices(kind.ffn.shared_intermediate, model.hidden, kind.ffn.gated, "gemm")
     slots = expert_slots(kind.ffn, ep, redundant)
-    held = slots * _bytes(expert, quantization, moe_tp) + _bytes(shared, quantization, shared_tp)
+    held = slots * expert_weight_bytes(kind, model, quantization, moe_tp) + _bytes(
+        shared, quantization, shared_tp
+    )
     return np.broadcast_to(np.asarray(held, dtype=np.float64), shape).copy()
+
+
+def expert_weight_bytes(
+    kind: LayerKind, model: ModelArchitecture, quantization: Quantization, moe_tp: npt.ArrayLike = 1
+) -> FloatArray:
+    """One routed expert of one layer on one GPU, bytes."""
+    expert = ffn_matrices(kind.ffn.intermediate, model.hidden, kind.ffn.gated, "moe")
+    return np.asarray(_bytes(expert, quantization, moe_tp), dtype=np.float64)
 
 
 def expert_slots(ffn: MoeFfn, ep: npt.ArrayLike, redundant: npt.ArrayLike = 0) -> FloatArray:
@@ -105,12 +134,21 @@ def embedding_weight_bytes(model: ModelArchitecture, tp: npt.ArrayLike) -> Float
 
 
 def attention_side_bytes(
-    model: ModelArchitecture, quantization: Quantization, tp: npt.ArrayLike, *, next_token: bool = False
+    model: ModelArchitecture,
+    quantization: Quantization,
+    tp: npt.ArrayLike,
+    *,
+    next_token: bool = False,
+    absorbed_bytes: float = 0.0,
 ) -> FloatArray:
-    """Attention of all layers, routers, embedding and head on one GPU, bytes; MTP modules with ``next_token``."""
+    """Attention of all layers, routers, embedding and head on one GPU, bytes; MTP modules with ``next_token``.
+
+    As the checkpoint stores it; with ``absorbed_bytes`` an element as loaded to decode (:func:`absorbed_weight_bytes`).
+    """
     total = embedding_weight_bytes(model, tp)
     for kind in _kinds(model, next_token):
         total = total + kind.count * attention_weight_bytes(kind, model, quantization, tp)
+        total = total + kind.count * absorbed_weight_bytes(kind, tp, absorbed_bytes)
     if next_token:
         joins = (next_token_projection(model.hidden),) * model.next_token_layers
         total = total + _bytes(joins, quantization, tp)
@@ -138,11 +176,14 @@ def ffn_side_bytes(
     return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
 
 
-def kv_bytes_per_token(kind: LayerKind, quantization: Quantization, tp: npt.ArrayLike) -> FloatArray:
+def kv_bytes_per_token(
+    kind: LayerKind, quantization: Quantization, tp: npt.ArrayLike, *, packed_latent: bool = False
+) -> FloatArray:
     """KV cache of one token in one layer on one GPU, bytes.
 
     GQA keeps ``ceil(kv_heads / tp)`` heads; the latent of MLA and the indexer's key are whole on every GPU of a
-    TP group; linear attention keeps none (see :func:`state_bytes`).
+    TP group; linear attention keeps none (see :func:`state_bytes`). With ``packed_latent`` an fp8 cache of DSA is laid
+    out as FlashMLA's sparse kernel reads it: scales inside, the rope key in bfloat16.
     """
     shards = np.asarray(tp, dtype=np.float64)
     element = KV_BYTES[quantization.kv_cache]
@@ -150,18 +191,27 @@ def kv_bytes_per_token(kind: LayerKind, quantization: Quantization, tp: npt.Arra
         case Gqa(kv_heads=kv_heads, head_dim=head_dim):
             return np.asarray(2.0 * head_dim * element * np.ceil(kv_heads / shards), dtype=np.float64)
         case Mla() as mla:
-            index = mla.index_head_dim + _INDEX_SCALE_BYTES if mla.index_heads else 0.0
-            return np.full(shards.shape, (mla.kv_rank + mla.rope_head_dim) * element + index)
+            latent = (mla.kv_rank + mla.rope_head_dim) * element
+            if not mla.index_heads:
+                return np.full(shards.shape, latent)
+            if packed_latent and quantization.kv_cache == "fp8":
+                scales = mla.kv_rank / _PACKED_LATENT_BLOCK * _SCALE_BYTES
+                latent = mla.kv_rank + scales + mla.rope_head_dim * KV_BYTES["bfloat16"]
+            index = mla.index_head_dim * (1.0 + _SCALE_BYTES / _INDEX_BLOCK)
+            return np.full(shards.shape, latent + index)
         case LinearAttention():
             return np.zeros(shards.shape)
 
 
-def kv_tokens(kind: LayerKind, context: npt.ArrayLike) -> FloatArray:
-    """Tokens of a sequence of ``context`` tokens that one layer keeps in its cache."""
+def kv_tokens(kind: LayerKind, context: npt.ArrayLike, *, window_share: float = 0.0) -> FloatArray:
+    """Tokens of a sequence of ``context`` tokens that one layer keeps in its cache.
+
+    A windowed layer needs its window; a framework may give it at least ``window_share`` of a full layer's tokens.
+    """
     tokens = np.asarray(context, dtype=np.float64)
     match kind.attention:
         case Gqa(window=window) if window:
-            return np.minimum(tokens, float(window))
+            return np.minimum(tokens, np.maximum(float(window), window_share * tokens))
         case LinearAttention():
             return np.zeros(tokens.shape)
         case _:

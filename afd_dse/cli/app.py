@@ -154,6 +154,76 @@ def estimate(
     return DONE if document["feasible"] else INFEASIBLE
 
 
+CalibrationOption = Annotated[
+    str,
+    typer.Option(
+        "--calibration",
+        metavar="default|none|FILE",
+        help="What engines take beyond their kernels: fitted to published runs, nothing, or your own fit.",
+    ),
+]
+
+
+@app.command()
+def validate(
+    measured: Annotated[
+        Path,
+        typer.Argument(metavar="MEASURED.csv", help="Measured runs, or measured KV capacities, one a row."),
+    ],
+    predictions: Annotated[
+        Path | None, typer.Option("--predictions", metavar="OUT.csv", help="Write every row's prediction.")
+    ] = None,
+    calibration: CalibrationOption = "default",
+    as_json: AsJson = False,
+) -> int:
+    """Compare predictions with measured runs: errors, intervals, regret of the choice."""
+    from afd_dse.calibration.api import validate as run
+    from afd_dse.calibration.files import check_target, write_predictions
+
+    if predictions is not None:
+        check_target(predictions, "--predictions")
+    facts, table = run(measured, calibration)
+    if predictions is not None:
+        write_predictions(table, predictions)
+    if as_json:
+        _print_json(facts)
+    else:
+        from afd_dse.cli.accuracy import print_validation
+
+        print_validation(facts, measured)
+    return DONE
+
+
+@app.command()
+def calibrate(
+    measured: Annotated[
+        Path, typer.Argument(metavar="MY_RUNS.csv", help="Your measured runs, five or more.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The calibration file to write.")] = Path(
+        "calibration.yaml"
+    ),
+    start: Annotated[
+        str | None,
+        typer.Option("--start", metavar="default|none|FILE", help="What the fit shrinks to; none: fit anew."),
+    ] = "default",
+    as_json: AsJson = False,
+) -> int:
+    """Fit what engines take beyond their kernels to your own runs."""
+    from afd_dse.calibration.api import calibrate as run
+    from afd_dse.calibration.files import check_target, write_calibration
+
+    check_target(out, "--out")
+    fitted, errors = run(measured, None if start in (None, "none") else start)
+    write_calibration(fitted, out)
+    if as_json:
+        _print_json({"calibration": fitted.model_dump(mode="json"), "written": str(out), **errors})
+    else:
+        from afd_dse.cli.accuracy import print_calibration
+
+        print_calibration(fitted, errors, out, set(errors["after"]["by"]["framework"]))
+    return DONE
+
+
 @app.command()
 def simulate(
     job: JobFile,

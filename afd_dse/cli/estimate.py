@@ -20,11 +20,10 @@ def print_estimate(
     out = out or console()
     out.print(Text(document["label"], "bold") + Text(f"  {document['mode']}, {document['partition']}", "dim"))
     deployment_card(out, document, slo)
-    shared = document["policy"] is not None
     for phase, title in (("decode", "Decode step"), ("prefill", "Prefill step")):
         step = document["breakdown"][phase]["step_ms"]
         aside = "work of one GPU or link; stations overlap where micro-batches are in flight"
-        if phase == "prefill" and shared and document["policy"] == "chunked":
+        if phase == "prefill" and document["policy"] == "chunked":
             aside = "a step that carries prefill and decode tokens together"
         heading(out, f"{title}: {number(step)} ms", aside)
         _print_operators(out, document["operators"][phase])

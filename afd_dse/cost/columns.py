@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from afd_dse.operators.latency import FloatArray, IntArray
 
@@ -22,17 +23,25 @@ PHASE_FIELDS = (
     "moe_tp",
     "ep",
     "redundant",
+    "expert_policy",
     "micro_batches",
     "replicas",
 )
 INTEGER_COLUMNS = ("partition", "policy", *(f"{phase}_{name}" for phase in PHASES for name in PHASE_FIELDS))
 # Decode sequences in flight per attention rank (mean), and tokens that one prefill or mixed step may carry per rank.
-FLOAT_COLUMNS = ("batch_size", "chunk_tokens")
+# Share of the SMs that decode gets on GPUs that both phases use at once (policy "tile_shared").
+FLOAT_COLUMNS = ("batch_size", "chunk_tokens", "decode_share")
 ALL_COLUMNS = (*INTEGER_COLUMNS, *FLOAT_COLUMNS)
+# Columns that may be left out, and what that means.
+DEFAULTS = {f"{phase}_expert_policy": 0 for phase in PHASES} | {"decode_share": 1}
 
-# Sharing policies of a group that serves both phases (column "policy").
-CHUNKED, PRIORITIZED = 0, 1
-POLICIES = ("chunked", "prioritized")
+# Sharing policies of a group that serves both phases (column "policy"). Where the phases share only one side, they
+# can't share steps: 0 then means that decode has priority at kernel boundaries.
+CHUNKED, PRIORITIZED, TILE_SHARED = 0, 1, 2
+POLICIES = ("chunked", "prioritized", "tile_shared")
+DECODE_PRIORITY = "decode_priority"
+# How an expert group places experts and their copies (columns "prefill_expert_policy", "decode_expert_policy").
+EXPERT_POLICIES = ("static", "history", "prefetch", "prefetch_overlapped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +52,12 @@ class Candidates:
 
     @classmethod
     def of(cls, **columns: npt.ArrayLike) -> "Candidates":
-        """Build from arrays or scalars (broadcast); a missing or unknown column is a ``KeyError``."""
+        """Build from arrays or scalars (broadcast); an unknown column, or one without default, is a ``KeyError``."""
         unknown = set(columns) - set(ALL_COLUMNS)
         if unknown:
             raise KeyError(f"unknown columns {sorted(unknown)}")
-        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns[name])) for name in ALL_COLUMNS))
+        given = DEFAULTS | columns
+        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(given[name])) for name in ALL_COLUMNS))
         found: dict[str, Column] = {}
         for name, array in zip(ALL_COLUMNS, arrays, strict=True):
             whole = name in INTEGER_COLUMNS
@@ -110,8 +120,10 @@ def distinct(columns: Mapping[str, Column]) -> tuple[dict[str, FloatArray], IntA
 
 def distinct_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
     """Indices of the first of every distinct row of ``table`` [n, k], and each row's number among the distinct."""
-    _, first, inverse = np.unique(row_codes(table), return_index=True, return_inverse=True)
-    inverse = inverse.reshape(-1)
+    # Hashing beats sorting tenfold: rows are many, distinct ones few.
+    inverse, found = pd.factorize(row_codes(table))
+    first = np.empty(len(found), dtype=np.int64)
+    first[inverse[::-1]] = np.arange(len(table) - 1, -1, -1)
     if not np.array_equal(table[first[inverse]], table):  # two different rows with one code
         _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
         inverse = inverse.reshape(-1)

@@ -1,6 +1,5 @@
-"""Prefill and decode of a unit under load: alone, sharing steps, or sharing GPUs of one side."""
+"""Prefill and decode of a unit under load: alone, or sharing steps."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,23 +8,15 @@ from afd_dse.cost.columns import CHUNKED, Candidates
 from afd_dse.cost.phase import Cut, Stations, Step, StepLoad, phase_stations, run_step
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray
-from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Partition, Phase
-
-# A station is several kernels; work of the other phase can slip in between two of them. Half a station is the
-# longest kernel of attention blocks and of grouped expert GEMMs alike (two large kernels each).
-KERNEL_SHARE_OF_STATION = 0.5
-# Secant steps of the fixed point of interference: converged to rounding on random candidates after five.
-INTERFERENCE_ITERATIONS = 6
-# Requests/s at which every shared GPU is busy with prefill whenever decode arrives.
-ALWAYS_BUSY = 1e12
+from afd_dse.spec.cells import Partition, Phase
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
     """Prefill of a deployment's unit, columns [n].
 
-    ``service_s`` from the start of a request's prefill to its end; ``servers`` requests in service at once per
-    unit, ``capacity`` requests/s per unit; ``gate_s`` mean wait for the running step; ``sequences`` in flight per rank.
+    ``service_s`` of a request, with what it takes outside the steps; ``servers`` requests in service at once per unit,
+    ``capacity`` requests/s per unit; ``gate_s`` mean wait for the running step; ``sequences`` in flight per rank.
     """
 
     service_s: FloatArray
@@ -49,13 +40,17 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """Both phases of a block; ``slack`` what the load leaves of shared resources (negative: impossible)."""
+    """Both phases of a block; ``slack`` what the load leaves of shared resources (negative: impossible).
+
+    ``one_step``: prompts travel in the steps of decode, so that each waits for the running one.
+    """
 
     prefill: Prefill
     decode: Decode
     slack: FloatArray
     prefill_stations: Stations
     decode_stations: Stations
+    one_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +103,10 @@ def prefill_alone(
     none = np.zeros(len(c))
     load = _load(none, chunks.sequences, chunks, chunks.sequences * chunks.piece)
     stations = phase_stations(scenario, cut, Phase.PREFILL, partition.splits(Phase.PREFILL), load)
-    return _prefill(cut, chunks, run_step(scenario, stations)), stations, chunks
+    return prefill_of(scenario, cut, chunks, run_step(scenario, stations)), stations, chunks
 
 
-def _prefill(cut: Cut, chunks: Chunks, step: Step) -> Prefill:
+def prefill_of(scenario: Scenario, cut: Cut, chunks: Chunks, step: Step) -> Prefill:
     """Service of a prefill engine whose steps take ``step``; pipeline stages work on different chunks at once."""
     service = chunks.per_request * step.seconds
     servers = cut.dp * chunks.sequences * cut.pp
@@ -119,7 +114,13 @@ def _prefill(cut: Cut, chunks: Chunks, step: Step) -> Prefill:
     # (then the queueing formula already holds that wait).
     gate = 0.5 * step.seconds * (1.0 - 1.0 / (cut.dp * chunks.sequences))
     return Prefill(
-        service, servers, servers / service, gate, chunks.sequences, chunks.sequences * chunks.piece, step
+        service + scenario.overhead("request_s")[cut.attention_pool],
+        servers,
+        servers / service,
+        gate,
+        chunks.sequences,
+        chunks.sequences * chunks.piece,
+        step,
     )
 
 
@@ -144,6 +145,12 @@ def _decode_demand(scenario: Scenario, c: Candidates, cut: Cut) -> tuple[FloatAr
     """Decode sequences in one step of a pipeline stage, and requests that finish (and so must be prefilled) in it."""
     sequences = c.number("batch_size") / cut.pp
     return sequences, sequences * scenario.accepted_per_step / scenario.workload.osl
+
+
+def _admission(scenario: Scenario, cut: Cut, interval: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What a request takes outside the steps, and the wait for a step that takes it: half of one and more."""
+    steps = 0.5 + scenario.overhead("admission_steps")[cut.attention_pool]
+    return scenario.overhead("request_s")[cut.attention_pool], steps * interval
 
 
 def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
@@ -172,7 +179,8 @@ def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines
     # A rank's steps carry at most ``most`` prefill tokens: that many requests are in service at once.
     servers = cut.dp * chunks.sequences * cut.pp
     capacity = cut.dp * cut.pp * most / isl / interval
-    prefill = Prefill(service, servers, capacity, 0.5 * interval, chunks.sequences, most, mixed_step)
+    request_s, gate = _admission(scenario, cut, interval)
+    prefill = Prefill(service + request_s, servers, capacity, gate, chunks.sequences, most, mixed_step)
     decode = Decode(
         interval,
         np.maximum(mixed_step.seconds, pure_step.seconds),
@@ -180,7 +188,7 @@ def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines
         pure_step,
     )
     slack = np.where(room >= 1.0, 1.0 - demand / most, np.minimum(room - 1.0, 0.0) / c.number("chunk_tokens"))
-    return Engines(prefill, decode, slack, mixed, pure)
+    return Engines(prefill, decode, slack, mixed, pure, one_step=True)
 
 
 def _prioritized(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
@@ -200,106 +208,12 @@ def _prioritized(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
     service = chunks.per_request * step.seconds
     interval = decode.interval_s + rounds * service
     servers = cut.dp * together * cut.pp
-    gate = 0.5 * decode.interval_s * decode.interval_s / interval
-    prefill = Prefill(service, servers, servers / service, gate, together, together * chunks.piece, step)
+    request_s, wait = _admission(scenario, cut, decode.interval_s)
+    gate = wait * decode.interval_s / interval
+    prefill = Prefill(
+        service + request_s, servers, servers / service, gate, together, together * chunks.piece, step
+    )
     both = Decode(
         interval, decode.interval_s + service, batch * scenario.tokens_per_sequence / cut.pp, decode.step
     )
-    return Engines(prefill, both, np.ones(len(c)), stations, decode_stations)
-
-
-def shared_side(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
-    """Some group serves cells of both phases, but not whole steps of both: decode has priority at kernel boundaries.
-
-    A decode micro-batch waits for the rest of the prefill kernel that runs when it arrives (utilisation × half a
-    kernel); prefill gets the time that decode leaves. The rate follows from the decode step, and the prefill
-    utilisation from the rate: a fixed point.
-    """
-    decode, decode_stations = decode_alone(scenario, partition, c)
-    prefill, prefill_stations, chunks = prefill_alone(scenario, partition, c)
-    cuts = {phase: Cut.of(c, phase) for phase in Phase}
-    batch = c.number("batch_size") * cuts[Phase.DECODE].dp
-    per_request = chunks.per_request / (chunks.sequences * cuts[Phase.PREFILL].dp)
-    busy = {
-        Phase.PREFILL: (prefill.step.attention_s * per_request, prefill.step.ffn_s * per_request),
-        Phase.DECODE: (decode.step.attention_s, decode.step.ffn_s),
-    }
-    kernel = (
-        _kernel_seconds(scenario, prefill_stations.attention.seconds),
-        _kernel_seconds(scenario, prefill_stations.ffn.seconds),
-    )
-    cells = (ATTENTION_CELL, FFN_CELL)
-
-    def shared_by(phase: Phase, side: int, other_side: int) -> bool:
-        other = Phase(1 - phase)
-        return partition.group_of[cells[side][phase]] == partition.group_of[cells[other_side][other]]
-
-    def rate(step_seconds: FloatArray) -> FloatArray:
-        result: FloatArray = batch * scenario.accepted_per_step / (scenario.workload.osl * step_seconds)
-        return result
-
-    def waits(requests: FloatArray, side: int) -> FloatArray:
-        total = np.zeros(len(c))
-        for other in (0, 1):
-            if shared_by(Phase.DECODE, side, other):
-                total = total + np.minimum(requests * busy[Phase.PREFILL][other], 1.0) * kernel[other] / 2.0
-        return total
-
-    def decode_step(requests: FloatArray) -> Step:
-        return run_step(
-            scenario, decode_stations, attention_wait_s=waits(requests, 0), ffn_wait_s=waits(requests, 1)
-        )
-
-    requests = _balanced_rate(rate(decode.step.seconds), lambda r: rate(decode_step(r).seconds))
-    step = decode_step(requests)
-
-    slack, stretch = np.ones(len(c)), []
-    for side in (0, 1):
-        used = np.zeros(len(c))
-        for other in (0, 1):
-            if shared_by(Phase.PREFILL, side, other):
-                used = used + busy[Phase.DECODE][other] / step.seconds
-        own = np.zeros(len(c))
-        for same in (0, 1):
-            if (
-                partition.group_of[cells[same][Phase.PREFILL]]
-                == partition.group_of[cells[side][Phase.PREFILL]]
-            ):
-                own = own + requests * busy[Phase.PREFILL][same]
-        slack = np.minimum(slack, np.where(used > 0, 1.0 - used - own, 1.0))
-        stretch.append(1.0 / np.maximum(1.0 - used, 1e-3))
-    slowed = run_step(scenario, prefill_stations, attention_stretch=stretch[0], ffn_stretch=stretch[1])
-    tail = decode_step(np.full(len(c), ALWAYS_BUSY)).seconds
-    return Engines(
-        _prefill(cuts[Phase.PREFILL], chunks, slowed),
-        Decode(step.seconds, tail, decode.step_tokens, step),
-        slack,
-        prefill_stations,
-        decode_stations,
-    )
-
-
-def _balanced_rate(start: FloatArray, response: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """Solve rate = response(rate) for a response that falls with the rate, but not faster than 1/rate, [n].
-
-    Secant steps on f(x) = log response(e^x) − x, whose slope lies in [−2, −1]: safe without a bracket.
-    """
-    x = np.log(start)
-    f = np.log(response(start)) - x
-    slope = np.full(len(x), -1.5)
-    for _ in range(INTERFERENCE_ITERATIONS):
-        step = -f / slope
-        x_next = x + step
-        f_next = np.log(response(np.exp(x_next))) - x_next
-        moved = np.abs(step) > 1e-13
-        slope = np.where(moved, np.clip((f_next - f) / np.where(moved, step, 1.0), -2.0, -1.0), slope)
-        x, f = x_next, f_next
-    result: FloatArray = np.exp(x - f / slope)
-    return result
-
-
-def _kernel_seconds(scenario: Scenario, station: FloatArray) -> FloatArray:
-    """Length of a kernel that an arrival finds running, seconds [n]: longer kernels are found more often."""
-    layers = scenario.layer_counts
-    result: FloatArray = KERNEL_SHARE_OF_STATION * (station**2 @ layers) / np.maximum(station @ layers, 1e-30)
-    return result
+    return Engines(prefill, both, np.ones(len(c)), stations, decode_stations, one_step=True)

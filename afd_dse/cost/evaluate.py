@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.cost.columns import PRIORITIZED, Candidates
-from afd_dse.cost.engines import Engines, separate, shared_side, shared_steps
+from afd_dse.cost.columns import POLICIES, TILE_SHARED, Candidates
+from afd_dse.cost.engines import Engines, separate, shared_steps
 from afd_dse.cost.memory import TERMS, GroupMemory, group_memory, kv_bytes_of_request
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
 from afd_dse.cost.scenario import Scenario
+from afd_dse.cost.sharing import shared_side
 from afd_dse.network.traffic import kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray, Provenance
 from afd_dse.spec.cells import PARTITIONS, Cell, Partition, Phase, phase_of
@@ -56,6 +57,8 @@ METRICS = (
     "decode_link_s",
     "decode_bubble_s",
     "decode_outside_s",
+    "decode_expert_imbalance",
+    "decode_exposed_copy_s",
     "prefill_step_s",
     "prefill_attention_s",
     "prefill_ffn_s",
@@ -102,10 +105,10 @@ def evaluate(scenario: Scenario, candidates: Candidates) -> Evaluation:
         np.zeros((n, pools)),
         np.zeros((n, len(Provenance))),
     )
-    kind = candidates.integer("partition") * 2 + (candidates.integer("policy") == PRIORITIZED)
+    kind = candidates.integer("partition") * len(POLICIES) + candidates.integer("policy")
     for code in np.unique(kind):
         rows = np.flatnonzero(kind == code)
-        partition = PARTITIONS[int(code) // 2]
+        partition = PARTITIONS[int(code) // len(POLICIES)]
         part = _evaluate_partition(scenario, partition, candidates.take(rows))
         for name, column in part.metrics.items():
             result.metrics[name][rows] = column
@@ -121,7 +124,8 @@ def engines_of(scenario: Scenario, partition: Partition, c: Candidates) -> Engin
     """The engines of candidates of one partition and one policy."""
     if not partition.is_joint:
         return separate(scenario, partition, c)
-    return (shared_steps if partition.shares_steps else shared_side)(scenario, partition, c)
+    together = partition.shares_steps and not (c.integer("policy") == TILE_SHARED).any()
+    return (shared_steps if together else shared_side)(scenario, partition, c)
 
 
 def _evaluate_partition(scenario: Scenario, partition: Partition, c: Candidates) -> Evaluation:
@@ -203,7 +207,7 @@ def _metrics(
     per_server = servers / (prefill.capacity * replicas[Phase.PREFILL])
     probability = waiting_probability(utilization, servers)
     conditional = conditional_wait(per_server, utilization, servers, workload.arrival_cv2, workload.isl_cv**2)
-    gate = np.minimum(utilization, 1.0) * prefill.gate_s if not partition.shares_steps else prefill.gate_s
+    gate = np.minimum(utilization, 1.0) * prefill.gate_s if not engines.one_step else prefill.gate_s
     mean_wait = wait_percentile(probability, conditional, 50.0) + gate
     judged_wait = wait_percentile(probability, conditional, scenario.slo.percentile) + gate
     transfer, link_busy = _kv_transfer(scenario, partition, cuts, requests)
@@ -241,12 +245,27 @@ def _metrics(
         "decode_link_s": decode.step.link_s,
         "decode_bubble_s": decode.step.bubble_s,
         "decode_outside_s": decode.step.outside_s,
+        "decode_expert_imbalance": _reported_imbalance(scenario, cuts[Phase.DECODE], engines),
+        "decode_exposed_copy_s": engines.decode_stations.exposed_copy_s,
         "prefill_step_s": prefill.step.seconds,
         "prefill_attention_s": prefill.step.attention_s,
         "prefill_ffn_s": prefill.step.ffn_s,
         "prefill_link_s": prefill.step.link_s,
         "prefill_bubble_s": prefill.step.bubble_s,
     }
+
+
+def _reported_imbalance(scenario: Scenario, cut: Cut, engines: Engines) -> FloatArray:
+    """Load of the busiest expert rank of decode over the mean one's, [n]; 1 without experts.
+
+    Where the measured tables hold the skew, what is known of it is that one rank may have an expert more.
+    """
+    if scenario.moe is None:
+        return np.ones(len(cut.ep))
+    experts = float(scenario.moe.experts)
+    slots = np.where(cut.redundant > 0, 1.0, np.ceil(experts / cut.ep) * cut.ep / experts)
+    found = engines.decode_stations.expert_imbalance
+    return np.asarray(np.where(np.isnan(found), slots, found), dtype=np.float64)
 
 
 def _unit_gpus(partition: Partition, cuts: dict[Phase, Cut]) -> FloatArray:

@@ -1,18 +1,25 @@
 """From a validated job to the scenario that the evaluator works on."""
 
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from afd_dse.architecture.catalogue import load_model
-from afd_dse.architecture.model import ModelArchitecture, Quantization
+from afd_dse.architecture.model import ModelArchitecture, MoeFfn, Quantization
 from afd_dse.architecture.quantization import quantization_for
-from afd_dse.cost.scenario import FrameworkProfile, Pool, Scenario, Slo, Workload
+from afd_dse.cost.expert_load import histogram_popularity, power_law_popularity
+from afd_dse.cost.scenario import EngineOverheads, FrameworkProfile, Pool, Scenario, Slo, Workload
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import operator_db_root
+from afd_dse.spec.calibration import Calibration, Intervals, Metric, load_calibration
 from afd_dse.spec.job import Job
+from afd_dse.spec.routing import PowerLaw, read_histogram
 
 INFINITE = float("inf")
+_JUDGED: tuple[Metric, Metric] = ("tpot", "ttft")
+_NOT_NUMBERS = ("source", "launches", "prefill_first", "packed_latent")
 
 
 @lru_cache(maxsize=1)
@@ -23,8 +30,10 @@ def _profiles() -> dict[str, FrameworkProfile]:
         return {
             name: FrameworkProfile(
                 name,
+                prefill_first=bool(entry["prefill_first"]),
                 launches=dict(entry["launches"]),
-                **{key: float(value) for key, value in entry.items() if key not in ("source", "launches")},
+                **{key: float(value) for key, value in entry.items() if key not in _NOT_NUMBERS},
+                packed_latent=bool(entry["packed_latent"]),
             )
             for name, entry in entries.items()
         }
@@ -37,6 +46,21 @@ def framework_profile(name: str) -> FrameworkProfile:
     return _profiles()[name]
 
 
+def engine_overheads(calibration: Calibration, framework: str, generation: str) -> EngineOverheads:
+    """Overheads of ``framework`` on ``generation`` in SI units."""
+    fitted = calibration.overheads_of(framework, generation)
+    return EngineOverheads(
+        layer_s=fitted.layer_overhead_us * 1e-6,
+        dense_layer_s=fitted.dense_layer_overhead_us * 1e-6,
+        linear_layer_s=fitted.linear_layer_overhead_us * 1e-6,
+        step_s=fitted.step_overhead_ms * 1e-3,
+        sequence_s=fitted.sequence_overhead_us * 1e-6,
+        request_s=fitted.request_overhead_ms * 1e-3,
+        admission_steps=fitted.admission_steps,
+        prompts_ahead=fitted.prompts_ahead,
+    )
+
+
 def scenario_from_job(job: Job) -> Scenario:
     """Resolve model, data types, pools and limits of ``job``.
 
@@ -44,6 +68,7 @@ def scenario_from_job(job: Job) -> Scenario:
     """
     model = load_model(job.model)
     profile = framework_profile(job.framework)
+    calibration = load_calibration(job.calibration)
     pools = tuple(
         Pool(
             name=pool.name,
@@ -52,7 +77,11 @@ def scenario_from_job(job: Job) -> Scenario:
             count=pool.count,
             usd_per_gpu_hour=pool.resolved.usd_per_gpu_hour,
             power_w=pool.resolved.power_w,
+            # A share that the job sets replaces the framework's own rule.
             usable_fraction=pool.usable_memory_fraction or profile.usable_fraction,
+            overheads=engine_overheads(calibration, job.framework, pool.resolved.generation),
+            static_fraction=1.0 if pool.usable_memory_fraction else profile.static_fraction,
+            free_fraction=1.0 if pool.usable_memory_fraction else profile.free_fraction,
         )
         for pool in job.cluster.pools
     )
@@ -65,7 +94,7 @@ def scenario_from_job(job: Job) -> Scenario:
                 "set draft_tokens to 0",
             )
         )
-    slo, arrival = job.slo, job.workload.arrival
+    arrival = job.workload.arrival
     return Scenario(
         model=model,
         quantization=_quantization(job, model, pools),
@@ -81,17 +110,71 @@ def scenario_from_job(job: Job) -> Scenario:
             arrival_cv2=job.workload.arrival_cv2,
             concurrency_limit=INFINITE if arrival.concurrency is None else arrival.concurrency,
             requests_per_s=job.demand.requests_per_s if job.demand else 0.0,
-            expert_distribution=job.workload.expert_distribution,
+            **_routing(job, model),
         ),
-        slo=Slo(
-            ttft_s=INFINITE if slo.ttft_ms is None else slo.ttft_ms / 1e3,
-            tpot_s=INFINITE if slo.tpot_ms is None else slo.tpot_ms / 1e3,
-            latency_s=INFINITE if slo.request_latency_ms is None else slo.request_latency_ms / 1e3,
-            percentile=slo.percentile,
-        ),
+        slo=_limits(job, calibration.intervals.get(job.framework)),
+        intervals=calibration.intervals.get(job.framework),
         draft_tokens=job.speculative.draft_tokens,
         accepted_per_step=job.speculative.accepted_tokens_per_step,
     )
+
+
+def _limits(job: Job, intervals: Intervals | None) -> Slo:
+    """The limits that predictions must keep: those of the job, or tighter ones that make ``slo.confidence`` sure.
+
+    Every limit gets an equal part of the doubt (Bonferroni), at the scatter of estimates on borrowed kernels: no
+    estimate is less sure than asked.
+    """
+    slo = job.slo
+    asked = Slo(
+        ttft_s=INFINITE if slo.ttft_ms is None else slo.ttft_ms / 1e3,
+        tpot_s=INFINITE if slo.tpot_ms is None else slo.tpot_ms / 1e3,
+        latency_s=INFINITE if slo.request_latency_ms is None else slo.request_latency_ms / 1e3,
+        percentile=slo.percentile,
+    )
+    limits = sum(limit < INFINITE for limit in (asked.ttft_s, asked.tpot_s, asked.latency_s))
+    if slo.confidence is None or not limits:
+        return asked
+    if intervals is None:
+        raise InputError(
+            Problem(
+                "slo.confidence",
+                slo.confidence,
+                f"the calibration knows no scatter of {job.framework}",
+                "set calibration: default, or leave slo.confidence out",
+            )
+        )
+    sure = 1.0 - (1.0 - slo.confidence) / limits
+    tpot, ttft = (intervals.of(metric, borrowed=True).ratio(sure) for metric in _JUDGED)
+    return Slo(
+        ttft_s=asked.ttft_s / ttft,
+        tpot_s=asked.tpot_s / tpot,
+        latency_s=asked.latency_s / tpot,
+        percentile=asked.percentile,
+        confidence=slo.confidence,
+        asked=asked,
+    )
+
+
+def _routing(job: Job, model: ModelArchitecture) -> dict[str, Any]:
+    """How tokens fall on the experts of ``model``: the tables to read, and the popularity of each expert."""
+    asked, field = job.workload.expert_distribution, "workload.expert_distribution"
+    if isinstance(asked, str):
+        return {"expert_distribution": asked}
+    experts = next((kind.ffn.experts for kind in model.kinds if isinstance(kind.ffn, MoeFfn)), None)
+    if experts is None:
+        message = f"{model.name} has no experts"
+        raise InputError(Problem(field, asked.model_dump(), message, "leave it out"))
+    if isinstance(asked, PowerLaw):
+        popularity = power_law_popularity(experts, asked.exponent)
+    else:
+        counts = read_histogram(Path(asked.histogram), f"{field}.histogram")
+        if len(counts) != experts:
+            message = f"the file has {len(counts)} experts, {model.name} has {experts}"
+            remedy = "give one row for every expert"
+            raise InputError(Problem(f"{field}.histogram", asked.histogram, message, remedy))
+        popularity = histogram_popularity(counts)
+    return {"expert_popularity": tuple(popularity.tolist()), "expert_persistence": asked.persistence}
 
 
 # NOTE: checkpoints with MXFP4 experts name only the weights' type. Blackwell computes them with 8-bit activations

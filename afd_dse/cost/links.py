@@ -10,7 +10,7 @@ from afd_dse.cost.columns import Column
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.station import Lookup, StationTime, looked_up
 from afd_dse.cost.stations import ACTIVATION_BYTES
-from afd_dse.network.traffic import Routing, attention_ffn_seconds, exchange_seconds
+from afd_dse.network.traffic import Routing, attention_ffn_seconds, busiest_port, exchange_seconds
 from afd_dse.operators.latency import Latency, Provenance
 
 # Dispatch sends 8-bit activations with one float32 scale per 128 elements, combine returns bfloat16 (DeepEP).
@@ -24,7 +24,8 @@ WAYS = ("dispatch", "combine")
 class ExchangeShape:
     """Columns [n] of one exchange inside a group: distinct ``tokens_per_gpu`` of every GPU of ``ep``·``moe_tp``.
 
-    ``low_latency`` 1 for decode, whose steps use the low-latency kernels; ``moving`` 0 where tokens need not move.
+    ``low_latency`` 1 for decode, whose steps use the low-latency kernels; ``moving`` 0 where tokens need not move;
+    ``imbalance`` load of the busiest rank over the mean one's as far as popularity makes it.
     """
 
     pool: Column
@@ -33,11 +34,15 @@ class ExchangeShape:
     tokens_per_gpu: Column
     low_latency: Column
     moving: Column
+    imbalance: Column
 
 
 @dataclass(frozen=True, slots=True)
 class TransferShape:
-    """Columns [n] of one transfer between groups: ``tokens`` of a micro-batch of the whole unit."""
+    """Columns [n] of one transfer between groups: ``tokens`` of a micro-batch of the whole unit.
+
+    ``imbalance`` load of the busiest expert rank over the mean one's as far as popularity makes it.
+    """
 
     pool: Column
     ffn_pool: Column
@@ -46,6 +51,7 @@ class TransferShape:
     moe_tp: Column
     tokens: Column
     low_latency: Column
+    imbalance: Column
 
 
 def routing_of(kind: LayerKind) -> Routing:
@@ -94,6 +100,7 @@ def _exchange_of_kind(way: str, look: Lookup) -> None:
         bytes_per_token=float(scenario.model.hidden) * width,
         routing=routing_of(kind),
         low_latency=part["low_latency"] > 0,
+        imbalance=part["imbalance"],
     )
     seconds, provenance = modelled, np.full(len(modelled), Provenance.SPEED_OF_LIGHT, dtype=np.int8)
     for low_latency in (False, True):
@@ -103,7 +110,9 @@ def _exchange_of_kind(way: str, look: Lookup) -> None:
         database = look.database
         look_up = database.expert_dispatch if way == "dispatch" else database.expert_combine
         measured, covered = look_up(
-            tokens_per_rank=part["tokens_per_gpu"][at],
+            tokens_per_rank=(
+                part["tokens_per_gpu"] * busiest_port(routing_of(kind), part["ep"], part["imbalance"])
+            )[at],
             hidden=float(scenario.model.hidden),
             topk=float(kind.ffn.topk),
             experts=float(kind.ffn.experts),
@@ -131,6 +140,7 @@ def _transfer_of_kind(way: str, look: Lookup) -> None:
         bytes_per_token=float(scenario.model.hidden) * element_bytes(scenario, way),
         routing=routing_of(kind),
         low_latency=c["low_latency"] > 0,
+        imbalance=c["imbalance"] if isinstance(kind.ffn, MoeFfn) else 1.0,
     )
     name = "attention to FFN" if way == "dispatch" else "FFN to attention"
     provenance = np.full(len(seconds), Provenance.SPEED_OF_LIGHT, dtype=np.int8)

@@ -6,18 +6,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from afd_dse.architecture import weights
-from afd_dse.architecture.model import MoeFfn
+from afd_dse.architecture.model import LayerKind, MoeFfn
 from afd_dse.cost.phase import Cut
-from afd_dse.cost.scenario import Scenario
-from afd_dse.operators.latency import FloatArray
-from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Cell, Phase
+from afd_dse.cost.scenario import FrameworkProfile, Scenario
+from afd_dse.cost.stations import ACTIVATION_BYTES
+from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Cell, Phase, phase_of
 
 TERMS = ("weights", "kv_cache", "activations", "framework")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMemory:
-    """Bytes per GPU of one group by term, each [n], and the budget of its GPUs [n]."""
+    """Bytes per GPU of one group by term, each [n], and what the framework may fill of a GPU [n].
+
+    The budget depends on the group: it is what the group takes beside its KV cache, and the room for that.
+    """
 
     terms: dict[str, FloatArray]
     budget: FloatArray
@@ -54,6 +58,72 @@ def group_memory(
     ]
 
 
+def max_concurrent_sequences(
+    scenario: Scenario,
+    group: tuple[Cell, ...],
+    cuts: dict[Phase, Cut],
+    step_tokens: dict[Phase, FloatArray],
+    *,
+    sequence_tokens: FloatArray | None = None,
+    static_fraction: FloatArray | None = None,
+    free_fraction: FloatArray | None = None,
+) -> FloatArray:
+    """Whole sequences that the KV cache of one attention rank of ``group`` holds at once, [n]; 0 where none fits.
+
+    The same memory as :func:`group_memory`, read the other way. ``step_tokens`` tokens of one step per attention rank,
+    for which the framework holds buffers back (its token budget); ``sequence_tokens`` own tokens that the cache
+    reserves for a sequence, the workload's input and output if not given; the fractions instead of the pool's.
+    An engine runs with more requests than this, too: those beyond wait. ValueError for a group without attention.
+    """
+    attention = [phase for phase in Phase if ATTENTION_CELL[phase] in group]
+    if not attention:
+        raise ValueError(f"a group of {' '.join(cell.name for cell in group)} has no KV cache")
+    cut = cuts[attention[-1]]  # decode where the group has both
+    workload = scenario.workload
+    own = workload.isl + (workload.osl if Phase.DECODE in attention else 0.0)
+    context = np.full(len(cut.tp), own) if sequence_tokens is None else sequence_tokens
+    fixed = _fixed_terms(scenario, group, cuts, step_tokens)
+    room = _kv_room(scenario, cut.attention_pool, fixed, static_fraction, free_fraction)
+    none, one = (kv_bytes(scenario, cut, np.full(len(cut.tp), count), context) for count in (0.0, 1.0))
+    result: FloatArray = np.maximum(np.floor((room - none) / (one - none)), 0.0)
+    return result
+
+
+def running_limit(
+    scenario: Scenario,
+    group: tuple[Cell, ...],
+    cuts: dict[Phase, Cut],
+    step_tokens: dict[Phase, FloatArray],
+    *,
+    input_tokens: FloatArray | None = None,
+    output_tokens: FloatArray | None = None,
+) -> FloatArray:
+    """Sequences that one attention rank of ``group`` runs at once in steady state, [n]; requests beyond them wait.
+
+    As :func:`max_concurrent_sequences`, but a sequence holds what the framework gives it on average while it grows,
+    and the engine is launched without memory flags if it then holds a sequence at all. ``input_tokens`` and
+    ``output_tokens`` of a sequence instead of the workload's.
+    """
+    profile, workload = scenario.framework, scenario.workload
+    decodes = ATTENTION_CELL[Phase.DECODE] in group
+    isl = workload.isl if input_tokens is None else input_tokens
+    osl = workload.osl if output_tokens is None else output_tokens
+    held = isl + osl * (profile.held_output_share if decodes else 0.0)
+    tokens = np.max([step_tokens[phase] for phase in Phase], axis=0)
+    pools = cuts[Phase.DECODE if decodes else Phase.PREFILL].attention_pool
+    hbm = np.array([pool.accelerator.hbm_bytes for pool in scenario.pools])[pools]
+    reserve = profile.default_reserve_bytes + profile.default_reserve_bytes_per_token * tokens
+    sequence_tokens = np.broadcast_to(held, tokens.shape)
+    flags = [np.minimum(scenario.fractions("static_fraction")[pools], 1.0 - reserve / hbm), None]
+    plain, tuned = (
+        max_concurrent_sequences(
+            scenario, group, cuts, step_tokens, sequence_tokens=sequence_tokens, static_fraction=static
+        )
+        for static in flags
+    )
+    return np.where(plain >= 1.0, plain, tuned)
+
+
 def _one_group(
     scenario: Scenario,
     group: tuple[Cell, ...],
@@ -62,31 +132,46 @@ def _one_group(
     prefill_sequences: FloatArray,
     step_tokens: dict[Phase, FloatArray],
 ) -> GroupMemory:
-    rows = len(decode_sequences)
-    terms = {term: np.zeros(rows) for term in TERMS}
+    attention = [phase for phase in Phase if ATTENTION_CELL[phase] in group]
+    workload = scenario.workload
+    cache = np.zeros(len(decode_sequences))
+    if Phase.DECODE in attention:
+        context = workload.isl + workload.osl
+        cache += kv_bytes(scenario, cuts[Phase.DECODE], decode_sequences, context)
+    if Phase.PREFILL in attention:
+        # A group of both phases has counted a shared prefix with its decoding sequences.
+        cache += kv_bytes(
+            scenario,
+            cuts[Phase.PREFILL],
+            prefill_sequences,
+            workload.isl,
+            with_shared_prefix=Phase.DECODE not in attention,
+        )
+    fixed = _fixed_terms(scenario, group, cuts, step_tokens)
+    if attention:
+        room = _kv_room(scenario, cuts[attention[0]].attention_pool, fixed)
+    else:
+        room = _all_room(scenario, cuts[phase_of(group[0])].ffn_pool, fixed)
+    terms = {term: cache if term == "kv_cache" else fixed[term] for term in TERMS}
+    taken: FloatArray = np.sum(list(fixed.values()), axis=0)
+    return GroupMemory(terms, taken + room)
+
+
+def _fixed_terms(
+    scenario: Scenario,
+    group: tuple[Cell, ...],
+    cuts: dict[Phase, Cut],
+    step_tokens: dict[Phase, FloatArray],
+) -> dict[str, FloatArray]:
+    """Everything on a GPU of ``group`` but its KV cache, bytes [n] by term."""
     attention = [phase for phase in Phase if ATTENTION_CELL[phase] in group]
     ffn = [phase for phase in Phase if FFN_CELL[phase] in group]
-    pp = cuts[attention[0]].pp if attention else np.ones(rows, dtype=np.int64)
+    cut = cuts[attention[0] if attention else ffn[0]]
+    rows = len(cut.tp)
+    terms = {term: np.zeros(rows) for term in TERMS if term != "kv_cache"}
+    pp = cut.pp if attention else np.ones(rows, dtype=np.int64)
     if attention:
-        cut = cuts[attention[0]]
-        pool, gpus = cut.attention_pool, cut.attention_gpus
         terms["weights"] += attention_weights(scenario, cut) / pp
-        workload = scenario.workload
-        if Phase.DECODE in attention:
-            context = workload.isl + workload.osl
-            terms["kv_cache"] += kv_bytes(scenario, cuts[Phase.DECODE], decode_sequences, context)
-        if Phase.PREFILL in attention:
-            # A group of both phases has counted a shared prefix with its decoding sequences.
-            terms["kv_cache"] += kv_bytes(
-                scenario,
-                cuts[Phase.PREFILL],
-                prefill_sequences,
-                workload.isl,
-                with_shared_prefix=Phase.DECODE not in attention,
-            )
-    else:
-        cut = cuts[ffn[0]]
-        pool, gpus = cut.ffn_pool, cut.ffn_gpus
     if ffn:
         # Shared experts and dense layers are stored once for both phases: as wide as the phase that needs them widest.
         terms["weights"] += (
@@ -95,16 +180,52 @@ def _one_group(
     for phase in attention:
         terms["activations"] += _attention_activations(scenario, cuts[phase], step_tokens[phase])
     for phase in ffn:
-        terms["activations"] += _ffn_activations(scenario, cuts[phase], phase, step_tokens[phase])
+        split = phase not in attention
+        terms["activations"] += _ffn_activations(scenario, cuts[phase], step_tokens[phase], split)
     profile = scenario.framework
+    gpus = cut.attention_gpus if attention else cut.ffn_gpus
     terms["framework"] += profile.context_bytes + np.where(gpus > 1, profile.collective_bytes, 0.0)
-    return GroupMemory(terms, scenario.hbm_budget[pool])
+    return terms
+
+
+def _all_room(scenario: Scenario, pool: IntArray, fixed: dict[str, FloatArray]) -> FloatArray:
+    """What ``fixed`` leaves of the memory that the framework may fill, bytes [n]; negative if it does not fit."""
+    usable = scenario.fractions("usable_fraction")[pool] * scenario.visible_bytes[pool]
+    result: FloatArray = usable - np.sum(list(fixed.values()), axis=0)
+    return result
+
+
+def _kv_room(
+    scenario: Scenario,
+    pool: IntArray,
+    fixed: dict[str, FloatArray],
+    static_fraction: FloatArray | None = None,
+    free_fraction: FloatArray | None = None,
+) -> FloatArray:
+    """Memory for the KV cache beside ``fixed``, bytes [n]; negative where not even that fits.
+
+    vLLM fills a share of everything (``gpu_memory_utilization``); SGLang lets weights and cache fill a share of what is
+    free before it loads the model (``mem_fraction_static``) and computes in the rest; TensorRT-LLM gives the cache
+    a share of what a forward pass of the whole token budget leaves free (``free_gpu_memory_fraction``).
+    """
+    free = scenario.fractions("free_fraction")[pool] if free_fraction is None else free_fraction
+    static = scenario.fractions("static_fraction")[pool] if static_fraction is None else static_fraction
+    unloaded = scenario.visible_bytes[pool] - fixed["framework"]
+    room = np.minimum(_all_room(scenario, pool, fixed), static * unloaded - fixed["weights"])
+    return np.where(room > 0.0, free * room, room)
 
 
 def attention_weights(scenario: Scenario, cut: Cut) -> FloatArray:
     """Attention, embedding and LM-head weights of one GPU, bytes [n]; draft modules with speculative decoding."""
-    model, q = scenario.model, scenario.quantization
-    return weights.attention_side_bytes(model, q, cut.tp, next_token=scenario.draft_tokens > 0)
+    model, q, profile = scenario.model, scenario.quantization, scenario.framework
+    eight_bit = q.gemm in ("fp8", "fp8_block")
+    return weights.attention_side_bytes(
+        model,
+        q,
+        cut.tp,
+        next_token=scenario.draft_tokens > 0,
+        absorbed_bytes=profile.absorbed_bytes if eight_bit else weights.WEIGHT_BYTES["bfloat16"],
+    )
 
 
 def ffn_weights(scenario: Scenario, cut: Cut, phase: Phase, split: bool) -> FloatArray:
@@ -125,25 +246,38 @@ def ffn_weights(scenario: Scenario, cut: Cut, phase: Phase, split: bool) -> Floa
 
 
 def kv_bytes(
-    scenario: Scenario, cut: Cut, sequences: FloatArray, context: float, *, with_shared_prefix: bool = True
+    scenario: Scenario,
+    cut: Cut,
+    sequences: FloatArray,
+    context: FloatArray | float,
+    *,
+    with_shared_prefix: bool = True,
 ) -> FloatArray:
     """KV cache and recurrent state of one GPU for ``sequences`` per rank with ``context`` own tokens, bytes [n].
 
-    A private prefix is held by every sequence, a shared one once per rank. Context parallelism spreads tokens,
-    pipeline stages hold their layers only.
+    A sequence holds whole pages of the cache. A private prefix is held by every sequence, a shared one once per rank.
+    Context parallelism spreads tokens, pipeline stages hold their layers only.
     """
-    workload, q = scenario.workload, scenario.quantization
-    own = workload.prefix + context if not workload.prefix_shared else context
+    workload, profile = scenario.workload, scenario.framework
+    own = context if workload.prefix_shared else workload.prefix + context
     total = np.zeros(len(sequences))
     for kind in scenario.model.kinds:
-        per_token = weights.kv_bytes_per_token(kind, q, cut.tp)
-        held = sequences * weights.kv_tokens(kind, own)
+        per_token = weights.kv_bytes_per_token(
+            kind, scenario.quantization, cut.tp, packed_latent=profile.packed_latent
+        )
+        held = sequences * _tokens_held(profile, kind, own)
         if workload.prefix_shared and with_shared_prefix:
             # A sliding window keeps of the prefix what the sequence's own tokens leave of it.
-            seen = weights.kv_tokens(kind, workload.prefix + context)
-            held = held + (seen - weights.kv_tokens(kind, context))
+            seen = _tokens_held(profile, kind, workload.prefix + context)
+            held = held + (seen - _tokens_held(profile, kind, context))
         total += kind.count * (per_token * held / cut.cp + weights.state_bytes(kind, cut.tp) * sequences)
     return total / cut.pp
+
+
+def _tokens_held(profile: FrameworkProfile, kind: LayerKind, context: FloatArray | float) -> FloatArray:
+    """Tokens that one layer keeps of a sequence, in whole pages."""
+    kept = weights.kv_tokens(kind, context, window_share=profile.window_share)
+    return np.ceil(kept / profile.block_tokens) * profile.block_tokens
 
 
 def kv_bytes_of_request(scenario: Scenario) -> float:
@@ -153,7 +287,9 @@ def kv_bytes_of_request(scenario: Scenario) -> float:
         sum(
             kind.count
             * (
-                weights.kv_bytes_per_token(kind, q, np.array([1]))[0]
+                weights.kv_bytes_per_token(
+                    kind, q, np.array([1]), packed_latent=scenario.framework.packed_latent
+                )[0]
                 * float(weights.kv_tokens(kind, scenario.workload.isl))
                 + weights.state_bytes(kind, np.array([1]))[0]
             )
@@ -164,20 +300,30 @@ def kv_bytes_of_request(scenario: Scenario) -> float:
 
 def _attention_activations(scenario: Scenario, cut: Cut, tokens: FloatArray) -> FloatArray:
     """Residual stream, projections and workspace of a step's tokens on one GPU, bytes [n]."""
-    # About twelve hidden-wide bfloat16 buffers live at once: residual, norm, q/k/v, attention output, communication.
-    result: FloatArray = tokens / cut.cp * scenario.model.hidden * 2.0 * 12.0
+    # Alive at once: residual, norm, q/k/v, attention output, projection, communication.
+    buffers = scenario.framework.hidden_buffers
+    result: FloatArray = tokens / cut.cp * scenario.model.hidden * ACTIVATION_BYTES * buffers
     return result
 
 
-def _ffn_activations(scenario: Scenario, cut: Cut, phase: Phase, tokens: FloatArray) -> FloatArray:
-    """Receive buffers and expert activations on one FFN GPU, bytes [n]."""
+def _ffn_activations(scenario: Scenario, cut: Cut, tokens: FloatArray, split: bool) -> FloatArray:
+    """Receive buffers and FFN activations of the widest layer on one FFN GPU, bytes [n].
+
+    A dense layer holds gate, up and their product. Of a MoE layer the GPU holds every routed copy of a token that may
+    come to it: input (fp8), output (bfloat16) and the three activations of its share of the expert's width. Frameworks
+    size these buffers for all ``topk`` copies of a rank's tokens, wherever the experts are; experts that serve several
+    ranks get their share of the copies of all.
+    """
     model = scenario.model
-    per_rank = tokens * cut.dp / cut.ffn_gpus
-    widest = 0.0
+    unit_tokens = tokens * cut.dp
+    copies = unit_tokens / cut.ep if split else np.maximum(unit_tokens / cut.ep, tokens / cut.cp)
+    widest = np.zeros(len(tokens))
     for kind in model.kinds:
+        wide = 3.0 * kind.ffn.intermediate * ACTIVATION_BYTES
         if isinstance(kind.ffn, MoeFfn):
-            widest = max(widest, kind.ffn.topk * (3.0 * model.hidden + 3.0 * kind.ffn.intermediate * 2.0))
+            through = (1.0 + ACTIVATION_BYTES) * model.hidden
+            held = copies * kind.ffn.topk * (through + wide / cut.moe_tp)
         else:
-            widest = max(widest, 3.0 * kind.ffn.intermediate * 2.0)
-    result: FloatArray = per_rank * widest
-    return result
+            held = unit_tokens / cut.ffn_gpus * wide
+        widest = np.maximum(widest, held)
+    return widest

@@ -1,10 +1,13 @@
 """One step of one unit: the stations of attention, links and FFN, and the time a step takes on them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from afd_dse.cost.barrier import attention_barrier
 from afd_dse.cost.columns import PHASES, Candidates
+from afd_dse.cost.expert_barrier import HISTORY, copies_experts
+from afd_dse.cost.expert_copies import Copying, ExpertSide, with_copies
 from afd_dse.cost.links import ExchangeShape, TransferShape, exchange, pack, transfer
 from afd_dse.cost.pipeline import busy_time, step_time
 from afd_dse.cost.scenario import Scenario
@@ -14,6 +17,7 @@ from afd_dse.cost.stations import (
     AttentionShape,
     FfnShape,
     attention_station,
+    expert_imbalance,
     ffn_station,
     head_seconds,
 )
@@ -53,6 +57,7 @@ class Cut:
     redundant: IntArray
     micro_batches: IntArray
     replicas: IntArray
+    expert_policy: IntArray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
 
     @classmethod
     def of(cls, candidates: Candidates, phase: Phase) -> "Cut":
@@ -79,6 +84,8 @@ class Stations:
     """Station times of one micro-batch, seconds [n, kinds] each, and what surrounds the layers [n].
 
     Attention and FFN in one group take turns on the same GPUs: they are one station then (``split`` False).
+    ``expert_imbalance`` load of the busiest expert rank over the mean one's (NaN where the tables hold it),
+    ``exposed_copy_s`` time a layer that copying experts adds to the FFN.
     """
 
     split: bool
@@ -91,6 +98,8 @@ class Stations:
     hop_s: FloatArray
     draft_passes: float
     cut: Cut
+    expert_imbalance: FloatArray
+    exposed_copy_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +125,6 @@ class Step:
 def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load: StepLoad) -> Stations:
     """Look up the stations of one micro-batch of a step with ``load``."""
     parts = (cut.micro_batches * cut.pp).astype(np.float64)
-    holders = cut.token_holders(phase)
     tokens_per_sequence = float(scenario.tokens_per_sequence)
     decode = load.decode_sequences / parts
     # Fewer sequences than micro-batches: a sequence is cut along its tokens instead (pieces in pipeline order).
@@ -129,50 +137,90 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
         1.0,
     )
     piece = load.piece * shrink
-    attention = attention_station(
-        scenario,
-        AttentionShape(
-            pool=cut.attention_pool,
-            tp=cut.tp,
-            cp=cut.cp,
-            decode_sequences=decode,
-            decode_tokens=decode * tokens_per_sequence,
-            prefill_sequences=prefill_sequences,
-            piece=piece,
-            piece_prefix=load.piece_prefix + (load.piece - piece) / 2.0,
-        ),
+    shape = AttentionShape(
+        pool=cut.attention_pool,
+        tp=cut.tp,
+        cp=cut.cp,
+        decode_sequences=decode,
+        decode_tokens=decode * tokens_per_sequence,
+        prefill_sequences=prefill_sequences,
+        piece=piece,
+        piece_prefix=load.piece_prefix + (load.piece - piece) / 2.0,
     )
+    attention = attention_station(scenario, shape).plus(attention_barrier(scenario, shape, cut.dp))
     tokens = cut.dp * (decode * tokens_per_sequence + load.ffn_prefill_tokens / cut.micro_batches)
-    gpus = cut.ffn_gpus
-    alone = (holders == 1) & (not split)
-    shard = cut.moe_tp if split else gpus // holders
-    ffn = ffn_station(
-        scenario,
-        FfnShape(
-            pool=cut.ffn_pool,
-            moe_tp=cut.moe_tp,
-            ep=cut.ep,
-            redundant=cut.redundant,
-            tokens=tokens,
-            shard_tokens=tokens / (cut.ep if split else holders),
-            shard=shard,
-            dense_reduce=np.ones_like(gpus) if split else shard,
-            moe_reduce=np.where(alone, gpus, 1),
-        ),
-    )
-    to_ffn, to_attention = _links(scenario, cut, phase, split, holders, tokens)
     if split:
-        attention = attention.plus(pack(scenario, _transfer_shape(cut, phase, tokens)))
+        attention = attention.plus(pack(scenario, _transfer_shape(scenario, cut, phase, tokens)))
+    experts, exposed, policy = _experts(scenario, cut, phase, split, tokens, attention)
     sequences = load.decode_sequences * tokens_per_sequence / cut.pp + load.prefill_sequences
     head = head_seconds(scenario, pool=cut.attention_pool, tp=cut.tp, sequences=sequences)
-    profile = scenario.framework
-    overhead = profile.step_overhead_s + profile.step_overhead_per_sequence_s * (
-        load.decode_sequences + load.prefill_sequences
-    )
+    overhead = scenario.overhead("step_s")[cut.attention_pool] + scenario.overhead("sequence_s")[
+        cut.attention_pool
+    ] * (load.decode_sequences + load.prefill_sequences)
     hop = np.where(cut.pp > 1, _stage_hop(scenario, cut, tokens), 0.0)
     # The draft module runs once per draft token in decode; in prefill it reads the prompt once.
     passes = float(min(scenario.draft_tokens, 1) if phase == Phase.PREFILL else scenario.draft_tokens)
-    return Stations(split, attention, ffn, to_ffn, to_attention, head, overhead, hop, passes, cut)
+    uneven = expert_imbalance(scenario, tokens, cut.ep, cut.redundant, policy)
+    return Stations(
+        split,
+        attention,
+        experts.ffn,
+        experts.to_ffn,
+        experts.to_attention,
+        head,
+        overhead,
+        hop,
+        passes,
+        cut,
+        uneven,
+        exposed,
+    )
+
+
+def _expert_side(scenario: Scenario, cut: Cut, phase: Phase, split: bool, tokens: FloatArray) -> ExpertSide:
+    """FFN and the ways to it and back for ``tokens`` of a micro-batch of the whole unit."""
+    holders, gpus = cut.token_holders(phase), cut.ffn_gpus
+    alone = (holders == 1) & (not split)
+    shard = cut.moe_tp if split else gpus // holders
+    shape = FfnShape(
+        pool=cut.ffn_pool,
+        moe_tp=cut.moe_tp,
+        ep=cut.ep,
+        redundant=cut.redundant,
+        expert_policy=cut.expert_policy,
+        tokens=tokens,
+        shard_tokens=tokens / (cut.ep if split else holders),
+        shard=shard,
+        dense_reduce=np.ones_like(gpus) if split else shard,
+        moe_reduce=np.where(alone, gpus, 1),
+    )
+    return ExpertSide(ffn_station(scenario, shape), *_links(scenario, cut, phase, split, holders, tokens))
+
+
+def _experts(
+    scenario: Scenario, cut: Cut, phase: Phase, split: bool, tokens: FloatArray, attention: StationTime
+) -> tuple[ExpertSide, FloatArray, IntArray]:
+    """FFN and links with the copies of experts that the policy makes, their exposed time a layer [n].
+
+    And the policy that is left of it [n]: copies that gain nothing are not made.
+    """
+    side = _expert_side(scenario, cut, phase, split, tokens)
+    copies = copies_experts(cut.expert_policy) & (cut.redundant > 0)
+    if not copies.any():
+        return side, np.zeros(len(copies)), cut.expert_policy
+    fallback = np.where(copies, HISTORY, cut.expert_policy)
+    copying = Copying(
+        pool=cut.ffn_pool,
+        ffn_gpus=cut.ffn_gpus,
+        moe_tp=cut.moe_tp,
+        slots=np.where(copies, cut.redundant / cut.ep, 0.0),
+        policy=cut.expert_policy,
+        micro_batches=cut.micro_batches.astype(np.float64),
+        split=split,
+    )
+    otherwise = _expert_side(scenario, replace(cut, expert_policy=fallback), phase, split, tokens)
+    chosen, exposed, made = with_copies(scenario, copying, attention.seconds, side, otherwise)
+    return chosen, exposed.max(axis=1), np.where(made.any(axis=1), cut.expert_policy, fallback)
 
 
 def _links(
@@ -180,7 +228,7 @@ def _links(
 ) -> tuple[StationTime, StationTime]:
     """The way to the FFN and the way back; zero where tokens need not move."""
     if split:
-        return transfer(scenario, _transfer_shape(cut, phase, tokens))
+        return transfer(scenario, _transfer_shape(scenario, cut, phase, tokens))
     return exchange(
         scenario,
         ExchangeShape(
@@ -190,11 +238,20 @@ def _links(
             tokens_per_gpu=tokens / cut.ffn_gpus,
             low_latency=np.full(len(tokens), float(phase == Phase.DECODE)),
             moving=(holders > 1).astype(np.float64),
+            imbalance=_lasting_imbalance(scenario, cut),
         ),
     )
 
 
-def _transfer_shape(cut: Cut, phase: Phase, tokens: FloatArray) -> TransferShape:
+def _lasting_imbalance(scenario: Scenario, cut: Cut) -> FloatArray:
+    """Busiest over mean expert rank by popularity, [n]; the exchange kernels were measured with chance in them."""
+    loads = scenario.expert_loads
+    if loads is None:
+        return np.ones(len(cut.ep))
+    return loads.lasting(cut.ep, cut.redundant, cut.expert_policy)
+
+
+def _transfer_shape(scenario: Scenario, cut: Cut, phase: Phase, tokens: FloatArray) -> TransferShape:
     return TransferShape(
         pool=cut.attention_pool,
         ffn_pool=cut.ffn_pool,
@@ -203,6 +260,7 @@ def _transfer_shape(cut: Cut, phase: Phase, tokens: FloatArray) -> TransferShape
         moe_tp=cut.moe_tp,
         tokens=tokens,
         low_latency=np.full(len(tokens), float(phase == Phase.DECODE)),
+        imbalance=_lasting_imbalance(scenario, cut),
     )
 
 

@@ -8,34 +8,77 @@ from typing import Any
 import numpy as np
 
 from afd_dse.architecture.model import ModelArchitecture, MoeFfn, Quantization
+from afd_dse.cost.expert_barrier import ExpertLoads
+from afd_dse.cost.imbalance import LengthMoments, kv_load_moments
 from afd_dse.network.tiers import Tiers
 from afd_dse.operators.database import OperatorDatabase
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.operators.moe import UNIFORM
 from afd_dse.spec.accelerator import Accelerator
+from afd_dse.spec.calibration import Intervals
+
+# What the driver keeps of the memory that it reports; page tables and ECC grow with it. PyTorch's out-of-memory errors
+# tell totals of 79.19, 139.81, 178.35, 184.31, 267.69 and 276.50 GiB on H100, H200, B200, GB200, B300 and GB300,
+# nvidia-smi 79.65, 140.40, 179.06, 185.03, 268.59 and 277.55: a line through the differences, off by 0.07 at most.
+DRIVER_BYTES = 0.24 * 2**30
+DRIVER_SHARE = 0.0027
 
 
 @dataclass(frozen=True, slots=True)
 class FrameworkProfile:
     """How a serving framework behaves around the kernels; catalogue data (operator_db/catalogue/frameworks.yaml).
 
-    ``step_overhead_s`` host time of a step that no kernel hides, ``step_overhead_per_sequence_s`` its growth with the
-    sequences of a rank; ``context_bytes`` CUDA context, workspace and runtime per GPU; ``collective_bytes`` buffers of
-    NCCL and friends on a GPU that communicates; ``usable_fraction`` share of HBM that the framework may fill;
-    ``launches`` partitions (canonical text) that a release can run, with what it takes.
+    ``prefill_first`` if waiting prompts run in steps of their own before decode goes on (else they share its steps).
+    Memory of a GPU: ``context_bytes`` CUDA context, workspace and runtime; ``collective_bytes``
+    buffers of NCCL and friends on a GPU that communicates; ``hidden_buffers`` hidden-wide buffers alive at once in a
+    forward pass; ``absorbed_bytes`` an element of MLA's absorbed weights where the checkpoint has ``kv_b`` in 8 bits.
+
+    What the framework may fill: ``usable_fraction`` of everything, ``static_fraction`` of what context and collectives
+    leave with weights and KV cache, ``free_fraction`` of what everything else leaves with the KV cache. Launched
+    without memory flags it keeps ``default_reserve_bytes`` and ``default_reserve_bytes_per_token`` of a step from
+    weights and cache.
+
+    The KV cache: pages of ``block_tokens``; ``window_share`` of a full layer's tokens that a windowed layer keeps at
+    least; ``packed_latent`` whether an fp8 cache of DSA has FlashMLA's packed layout; ``held_output_share`` of a
+    sequence's output for which a running one holds pages on average (1: reserved as a whole). ``launches`` partitions
+    (canonical text) that a release can run, with what it takes.
     """
 
     name: str
-    step_overhead_s: float
-    step_overhead_per_sequence_s: float
+    prefill_first: bool
     context_bytes: float
     collective_bytes: float
+    hidden_buffers: float
     usable_fraction: float
+    static_fraction: float
+    free_fraction: float
+    block_tokens: float
+    window_share: float
+    packed_latent: bool
+    held_output_share: float
+    absorbed_bytes: float
+    default_reserve_bytes: float
+    default_reserve_bytes_per_token: float
     launches: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
+class EngineOverheads:
+    """What an engine takes beyond its kernels, seconds; :class:`afd_dse.spec.calibration.Overheads` says of what."""
+
+    layer_s: float = 0.0
+    dense_layer_s: float = 0.0
+    linear_layer_s: float = 0.0
+    step_s: float = 0.0
+    sequence_s: float = 0.0
+    request_s: float = 0.0
+    admission_steps: float = 0.0
+    prompts_ahead: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
-    """Equal accelerators of a cluster."""
+    """Equal accelerators of a cluster; the fractions as in :class:`FrameworkProfile`, or what the job sets instead."""
 
     name: str
     accelerator: Accelerator
@@ -44,13 +87,18 @@ class Pool:
     usd_per_gpu_hour: float
     power_w: float
     usable_fraction: float
+    static_fraction: float = 1.0
+    free_fraction: float = 1.0
+    overheads: EngineOverheads = EngineOverheads()
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Means (tokens) and coefficients of variation of the requests.
+    """Means (tokens) and coefficients of variation of the requests, and how their tokens fall on experts.
 
     ``arrival_cv2`` is the squared coefficient of variation of inter-arrival times, 1 for Poisson.
+    ``expert_distribution`` names the measured tables to read; with ``uniform`` ones ``expert_popularity`` may hold the
+    share of each expert (empty: all alike), and ``expert_persistence`` how much of it past routing tells.
     """
 
     isl: float
@@ -63,16 +111,23 @@ class Workload:
     concurrency_limit: float = float("inf")
     requests_per_s: float = 0.0
     expert_distribution: str = "uniform"
+    expert_popularity: tuple[float, ...] = ()
+    expert_persistence: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Limits in seconds (infinite = none) and the percentile of waiting at which TTFT is judged."""
+    """Limits in seconds (infinite = none) and the percentile of waiting at which TTFT is judged.
+
+    ``asked`` are the limits as the user set them, where predictions must keep tighter ones to be ``confidence`` sure.
+    """
 
     ttft_s: float = float("inf")
     tpot_s: float = float("inf")
     latency_s: float = float("inf")
     percentile: float = 50.0
+    confidence: float | None = None
+    asked: "Slo | None" = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +142,7 @@ class Scenario:
     slo: Slo
     draft_tokens: int = 0
     accepted_per_step: float = 1.0
+    intervals: Intervals | None = None
 
     @cached_property
     def databases(self) -> tuple[OperatorDatabase, ...]:
@@ -103,15 +159,24 @@ class Scenario:
         """Network tiers of the pools as columns."""
         return Tiers.of([pool.accelerator for pool in self.pools])
 
+    def overhead(self, name: str) -> FloatArray:
+        """One of the :class:`EngineOverheads` by pool [pools]."""
+        return np.array([getattr(pool.overheads, name) for pool in self.pools], dtype=np.float64)
+
     @cached_property
     def layer_counts(self) -> FloatArray:
         """Layers of each kind [kinds]; speculative decoding adds its draft layers to the last kind at decode."""
         return np.array([kind.count for kind in self.model.kinds], dtype=np.float64)
 
     @cached_property
-    def hbm_budget(self) -> FloatArray:
-        """Bytes per GPU that a deployment may fill, by pool [pools]."""
-        return np.array([p.accelerator.hbm_bytes * p.usable_fraction for p in self.pools])
+    def visible_bytes(self) -> FloatArray:
+        """Bytes of a GPU that CUDA can hand out (``cudaMemGetInfo``'s total), by pool [pools]."""
+        hbm = np.array([pool.accelerator.hbm_bytes for pool in self.pools])
+        return np.asarray(hbm * (1.0 - DRIVER_SHARE) - DRIVER_BYTES, dtype=np.float64)
+
+    def fractions(self, name: str) -> FloatArray:
+        """``usable_fraction``, ``static_fraction`` or ``free_fraction`` by pool [pools]."""
+        return np.array([getattr(pool, name) for pool in self.pools], dtype=np.float64)
 
     @cached_property
     def pool_counts(self) -> IntArray:
@@ -123,10 +188,31 @@ class Scenario:
         """Tokens that a sequence brings to one decode step: itself and its drafts."""
         return 1 + self.draft_tokens
 
+    @cached_property
+    def kv_load(self) -> tuple[float, float]:
+        """Mean and variance of the tokens that a decoding sequence attends to, prefix included.
+
+        In steady state long outputs are found in a batch more often than they arrive, at an age that is spread evenly.
+        """
+        work = self.workload
+        mean, variance = kv_load_moments(
+            LengthMoments.lognormal(work.isl, work.isl_cv), LengthMoments.lognormal(work.osl, work.osl_cv)
+        )
+        return work.prefix + float(mean), float(variance)
+
+    @cached_property
+    def expert_loads(self) -> ExpertLoads | None:
+        """The loads of expert ranks; None where the tables hold all skew that is asked for, or there are no experts."""
+        if self.moe is None or self.workload.expert_distribution != UNIFORM:
+            return None
+        given = self.workload.expert_popularity
+        popularity = np.array(given) if given else np.full(self.moe.experts, 1.0 / self.moe.experts)
+        return ExpertLoads(popularity, self.moe.topk, self.workload.expert_persistence)
+
     @property
     def decode_context(self) -> float:
-        """Mean context of a decoding sequence: in steady state the ages in a batch spread evenly over the output."""
-        return self.workload.prefix + self.workload.isl + self.workload.osl / 2.0
+        """Mean context of a decoding sequence."""
+        return self.kv_load[0]
 
     @cached_property
     def moe(self) -> MoeFfn | None:

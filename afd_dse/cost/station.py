@@ -55,6 +55,34 @@ class StationTime:
             [*self.operations, *other.operations],
         )
 
+    def where(self, mask: npt.NDArray[np.bool_], other: "StationTime") -> "StationTime":
+        """The station where ``mask`` [n, kinds] is true, ``other`` elsewhere."""
+        operations = [op for op in self.operations if mask[0, op.kind]]
+        operations += [op for op in other.operations if not mask[0, op.kind]]
+        return StationTime(
+            np.where(mask, self.seconds, other.seconds),
+            np.where(mask[:, :, None], self.by_provenance, other.by_provenance),
+            operations,
+        )
+
+    def times(self, factor: FloatArray) -> "StationTime":
+        """Every row ``factor`` [n] times as long."""
+        operations = [
+            Operation(op.name, op.kind, Latency(op.latency.seconds * factor, op.latency.provenance))
+            for op in self.operations
+        ]
+        return StationTime(
+            self.seconds * factor[:, None], self.by_provenance * factor[:, None, None], operations
+        )
+
+    def at(self, rows: npt.NDArray[np.int64], length: int) -> "StationTime":
+        """The station on ``rows`` of ``length`` rows, nothing on the others."""
+        if len(rows) == length:
+            return self
+        whole = StationTime.zeros(length, self.seconds.shape[1])
+        whole.seconds[rows], whole.by_provenance[rows] = self.seconds, self.by_provenance
+        return whole
+
     def take(self, rows: npt.NDArray[np.int64]) -> "StationTime":
         """Repeat rows by index (from distinct rows back to candidates), without their operators."""
         return StationTime(self.seconds[rows], self.by_provenance[rows])

@@ -10,9 +10,12 @@ from afd_dse.cost.columns import Column, distinct
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.station import Lookup, StationTime, looked_up
 from afd_dse.network.collectives import all_reduce
-from afd_dse.operators.latency import FloatArray
+from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 
 ACTIVATION_BYTES = 2.0  # activations between kernels are bfloat16
+# Share of the mean context over which the slope of decode attention is taken: wide enough to pass over the steps of
+# single kernels, narrow enough for a window that is nearly full.
+GROWTH_STEP = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class FfnShape:
     moe_tp: Column
     ep: Column
     redundant: Column
+    expert_policy: Column
     tokens: Column
     shard_tokens: Column
     shard: Column
@@ -77,7 +81,7 @@ def _attention_of_kind(look: Lookup) -> None:
     norms = database.elementwise(bytes_moved=tokens * hidden * ACTIVATION_BYTES * 8.0)
     look.add("norms and residual", norms)
     if not isinstance(kind.ffn, DenseFfn):
-        router = database.gemm(dtype="bfloat16", m=tokens, n=float(kind.ffn.experts), k=hidden)
+        router = database.layer_gemm(dtype="bfloat16", m=tokens, n=float(kind.ffn.experts), k=hidden)
         look.add("router", router)
     reduced = all_reduce(
         database, scenario.tiers, pool, message_bytes=tokens * hidden * ACTIVATION_BYTES, gpus=c["tp"]
@@ -87,6 +91,9 @@ def _attention_of_kind(look: Lookup) -> None:
     exchanged = tokens * hidden * ACTIVATION_BYTES
     gathered = all_reduce(database, scenario.tiers, pool, message_bytes=exchanged, gpus=c["cp"])
     look.add("context-parallel exchange", gathered)
+    overheads = look.scenario.pools[look.pool].overheads
+    linear = overheads.linear_layer_s if isinstance(kind.attention, LinearAttention) else 0.0
+    _add_gaps(look, overheads.layer_s + linear)
 
 
 def _gqa(look: Lookup, spec: Gqa, tokens: FloatArray) -> None:
@@ -96,27 +103,19 @@ def _gqa(look: Lookup, spec: Gqa, tokens: FloatArray) -> None:
     query_width = heads * spec.head_dim * (2.0 if spec.gated else 1.0)
     kv_width = 2.0 * kv_heads * spec.head_dim
     if spec.query_rank:
-        down = database.gemm(dtype=q.gemm, m=tokens, n=spec.query_rank + kv_width, k=hidden)
+        down = database.layer_gemm(dtype=q.gemm, m=tokens, n=spec.query_rank + kv_width, k=hidden)
         look.add("query/key/value projection", down)
-        up = database.gemm(dtype=q.gemm, m=tokens, n=query_width, k=float(spec.query_rank))
+        up = database.layer_gemm(dtype=q.gemm, m=tokens, n=query_width, k=float(spec.query_rank))
         look.add("query up projection", up)
     else:
-        qkv = database.gemm(dtype=q.gemm, m=tokens, n=query_width + kv_width, k=hidden)
+        qkv = database.layer_gemm(dtype=q.gemm, m=tokens, n=query_width + kv_width, k=hidden)
         look.add("query/key/value projection", qkv)
     # Rotary embedding, query/key norms and the write to the cache: read and write the projected activations.
     rope = database.elementwise(bytes_moved=tokens * (query_width + kv_width) * ACTIVATION_BYTES * 2.0)
     look.add("rotary embedding and cache write", rope)
     decoding, prefilling = c["decode_sequences"] > 0, c["prefill_sequences"] > 0
     if decoding.any():
-        latency = database.generation_attention(
-            heads=heads[decoding],
-            kv_heads=kv_heads[decoding],
-            head_dim=spec.head_dim,
-            window=spec.window,
-            kv_dtype=q.kv_cache,
-            batch=c["decode_sequences"][decoding],
-            context=scenario.decode_context / c["cp"][decoding],
-        )
+        latency = _gqa_decode(look, spec, decoding, scenario.decode_context)
         look.add("decode attention", latency, decoding)
     if prefilling.any():
         latency = database.context_attention(
@@ -129,8 +128,22 @@ def _gqa(look: Lookup, spec: Gqa, tokens: FloatArray) -> None:
             **_pieces(c, prefilling),
         )
         look.add("prefill attention", latency, prefilling)
-    output = database.gemm(dtype=q.gemm, m=tokens, n=hidden, k=heads * spec.head_dim)
+    output = database.layer_gemm(dtype=q.gemm, m=tokens, n=hidden, k=heads * spec.head_dim)
     look.add("output projection", output)
+
+
+def _gqa_decode(look: Lookup, spec: Gqa, rows: npt.NDArray[np.bool_], context: float) -> Latency:
+    """Decode attention kernel of ``rows`` at a mean context of ``context`` tokens."""
+    c = {name: look.columns[name][rows] for name in ("tp", "cp", "decode_sequences")}
+    return look.database.generation_attention(
+        heads=np.ceil(spec.heads / c["tp"]),
+        kv_heads=np.ceil(spec.kv_heads / c["tp"]),
+        head_dim=spec.head_dim,
+        window=spec.window,
+        kv_dtype=look.scenario.quantization.kv_cache,
+        batch=c["decode_sequences"],
+        context=context / c["cp"],
+    )
 
 
 def _pieces(c: dict[str, FloatArray], rows: npt.NDArray[np.bool_]) -> dict[str, FloatArray]:
@@ -147,17 +160,7 @@ def _mla(look: Lookup, spec: Mla) -> None:
     heads = np.ceil(spec.heads / c["tp"])
     decoding, prefilling = c["decode_sequences"] > 0, c["prefill_sequences"] > 0
     if decoding.any():
-        # NOTE: every draft token counts as a sequence of its own: with all heads on one latent, MLA decode is near
-        # the compute bound, so draft tokens are not free as they are for GQA.
-        latency = database.mla_generation(
-            mla=spec,
-            hidden=scenario.model.hidden,
-            heads=heads[decoding],
-            gemm_dtype=q.gemm,
-            kv_dtype=q.kv_cache,
-            batch=c["decode_tokens"][decoding],
-            context=scenario.decode_context / c["cp"][decoding],
-        )
+        latency = _mla_decode(look, spec, decoding, scenario.decode_context)
         look.add("decode attention block (MLA)", latency, decoding)
     if prefilling.any():
         latency = database.mla_context(
@@ -172,6 +175,23 @@ def _mla(look: Lookup, spec: Mla) -> None:
         look.add("prefill attention block (MLA)", latency, prefilling)
 
 
+def _mla_decode(look: Lookup, spec: Mla, rows: npt.NDArray[np.bool_], context: float) -> Latency:
+    """Decode attention block of ``rows`` at a mean context of ``context`` tokens."""
+    c = {name: look.columns[name][rows] for name in ("tp", "cp", "decode_tokens")}
+    q = look.scenario.quantization
+    # NOTE: every draft token counts as a sequence of its own: with all heads on one latent, MLA decode is near
+    # the compute bound, so draft tokens are not free as they are for GQA.
+    return look.database.mla_generation(
+        mla=spec,
+        hidden=look.scenario.model.hidden,
+        heads=np.ceil(spec.heads / c["tp"]),
+        gemm_dtype=q.gemm,
+        kv_dtype=q.kv_cache,
+        batch=c["decode_tokens"],
+        context=context / c["cp"],
+    )
+
+
 def _linear(look: Lookup, spec: LinearAttention, tokens: FloatArray) -> None:
     c, database, scenario = look.columns, look.database, look.scenario
     q, hidden = scenario.quantization, float(scenario.model.hidden)
@@ -179,7 +199,7 @@ def _linear(look: Lookup, spec: LinearAttention, tokens: FloatArray) -> None:
     value_width = value_heads * spec.value_head_dim
     # Queries, keys, values, output gate, and per value head the two gates of the delta rule.
     width = 2.0 * key_heads * spec.key_head_dim + 2.0 * value_width + 2.0 * value_heads
-    look.add("input projection", database.gemm(dtype=q.gemm, m=tokens, n=width, k=hidden))
+    look.add("input projection", database.layer_gemm(dtype=q.gemm, m=tokens, n=width, k=hidden))
     decoding, prefilling = c["decode_sequences"] > 0, c["prefill_sequences"] > 0
     for name, phase, active, batch, length in (
         ("decode linear attention", "generation", decoding, c["decode_tokens"], np.ones_like(tokens)),
@@ -196,8 +216,32 @@ def _linear(look: Lookup, spec: LinearAttention, tokens: FloatArray) -> None:
                 tokens=length[active],
             )
             look.add(name, latency, active)
-    output = database.gemm(dtype=q.gemm, m=tokens, n=hidden, k=value_width)
+    output = database.layer_gemm(dtype=q.gemm, m=tokens, n=hidden, k=value_width)
     look.add("output projection", output)
+
+
+def attention_growth(scenario: Scenario, shape: AttentionShape) -> StationTime:
+    """How much longer decode attention takes per relative growth of the contexts, seconds [n, kinds].
+
+    The secant over :data:`GROWTH_STEP` of the mean context: kernel time is close to linear in it.
+    """
+    names = ("pool", "tp", "cp", "decode_sequences", "decode_tokens")
+    columns = {name: getattr(shape, name) for name in names}
+    return looked_up(scenario, "attention growth", columns, _growth_of_kind)
+
+
+def _growth_of_kind(look: Lookup) -> None:
+    rows = look.columns["decode_sequences"] > 0
+    spec = look.kind.attention
+    if isinstance(spec, LinearAttention) or not rows.any():
+        return
+    contexts = (look.scenario.decode_context, look.scenario.decode_context * (1.0 + GROWTH_STEP))
+    if isinstance(spec, Gqa):
+        mean, longer = (_gqa_decode(look, spec, rows, context) for context in contexts)
+    else:
+        mean, longer = (_mla_decode(look, spec, rows, context) for context in contexts)
+    growth = np.maximum(longer.seconds - mean.seconds, 0.0) / GROWTH_STEP
+    look.add("wait for the attention rank with the most KV", Latency(growth, mean.provenance), rows)
 
 
 def ffn_station(scenario: Scenario, shape: FfnShape) -> StationTime:
@@ -227,6 +271,11 @@ def _ffn_of_kind(look: Lookup) -> None:
             distribution=scenario.workload.expert_distribution,
             gated=kind.ffn.gated,
             local_experts=np.ceil((kind.ffn.experts + c["redundant"]) / c["ep"]),
+            imbalance=expert_imbalance(
+                scenario,
+                c["tokens"],
+                *(c[name].astype(np.int64) for name in ("ep", "redundant", "expert_policy")),
+            ),
         )
         look.add("routed experts", routed)
     reduced = all_reduce(
@@ -237,6 +286,23 @@ def _ffn_of_kind(look: Lookup) -> None:
         gpus=c["dense_reduce" if isinstance(kind.ffn, DenseFfn) else "moe_reduce"],
     )
     look.add("FFN all-reduce", reduced)
+    if isinstance(kind.ffn, DenseFfn):
+        _add_gaps(look, look.scenario.pools[look.pool].overheads.dense_layer_s)
+
+
+def _add_gaps(look: Lookup, seconds: float) -> None:
+    """Gaps between kernels, and kernels that no table holds: fitted to whole engines, and no kernel's own."""
+    rows = len(look.members)
+    fitted = np.full(rows, Provenance.INTERPOLATED, dtype=np.int8)
+    look.add("kernel gaps", Latency(np.full(rows, seconds), fitted))
+
+
+def expert_imbalance(
+    scenario: Scenario, tokens: FloatArray, ep: IntArray, redundant: IntArray, policy: IntArray
+) -> FloatArray:
+    """Load of the busiest expert rank over the mean one's, [n]; NaN where the measured tables hold it already."""
+    loads = scenario.expert_loads
+    return np.full(len(tokens), np.nan) if loads is None else loads.imbalance(tokens, ep, redundant, policy)
 
 
 def _dense(look: Lookup, name: str, width: int, gated: bool) -> None:
@@ -244,10 +310,10 @@ def _dense(look: Lookup, name: str, width: int, gated: bool) -> None:
     hidden, dtype = float(scenario.model.hidden), scenario.quantization.gemm
     tokens, local = c["shard_tokens"], width / c["shard"]
     matrices = 2.0 if gated else 1.0
-    look.add(f"{name} up", database.gemm(dtype=dtype, m=tokens, n=matrices * local, k=hidden))
+    look.add(f"{name} up", database.layer_gemm(dtype=dtype, m=tokens, n=matrices * local, k=hidden))
     activation = database.elementwise(bytes_moved=tokens * local * ACTIVATION_BYTES * (matrices + 1.0))
     look.add(f"{name} activation", activation)
-    look.add(f"{name} down", database.gemm(dtype=dtype, m=tokens, n=hidden, k=local))
+    look.add(f"{name} down", database.layer_gemm(dtype=dtype, m=tokens, n=hidden, k=local))
 
 
 def head_seconds(scenario: Scenario, *, pool: Column, tp: Column, sequences: Column) -> FloatArray:
@@ -258,7 +324,7 @@ def head_seconds(scenario: Scenario, *, pool: Column, tp: Column, sequences: Col
         at = rows["pool"] == number
         database, m = scenario.databases[number], np.maximum(rows["sequences"][at], 1e-9)
         width = np.ceil(scenario.model.vocabulary / rows["tp"][at])
-        head = database.gemm(dtype="bfloat16", m=m, n=width, k=float(scenario.model.hidden)).seconds
+        head = database.layer_gemm(dtype="bfloat16", m=m, n=width, k=float(scenario.model.hidden)).seconds
         sampling = database.elementwise(bytes_moved=m * width * 4.0 * 2.0).seconds
         seconds[at] = np.where(rows["sequences"][at] > 0, head + sampling, 0.0)
     result: FloatArray = seconds[inverse]

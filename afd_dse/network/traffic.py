@@ -35,6 +35,14 @@ class Routing:
         return expected_distinct(np.minimum(n, self.experts), self.experts, self.topk)
 
 
+def busiest_port(routing: Routing, ranks: IntArray | FloatArray, imbalance: FloatArray | float) -> FloatArray:
+    """What the busiest of ``ranks`` takes in over the mean, [n], where its load is ``imbalance`` times the mean.
+
+    No rank takes in a token twice, so it is at most ranks / c(ranks).
+    """
+    return np.minimum(imbalance, np.maximum(ranks / routing.copies(ranks), 1.0))
+
+
 @dataclass(frozen=True, slots=True)
 class _Rates:
     """Usable bytes/s and start-up seconds of exchanges by the kernels that run them, [n]."""
@@ -60,19 +68,21 @@ def exchange_seconds(
     bytes_per_token: float,
     routing: Routing,
     low_latency: BoolArray,
+    imbalance: FloatArray | float = 1.0,
 ) -> FloatArray:
     """All-to-all of one direction (dispatch or combine) inside a group of ``ranks``·``moe_tp`` GPUs, seconds [n].
 
     ``tokens_per_gpu`` distinct tokens that each GPU sends. Inside one scale-up domain a token is sent once to every
     other GPU that holds one of its experts. Across domains, low-latency kernels send each of these copies over
     scale-out; the others send a token once to every other domain and fan it out there on scale-up (two-level). Both
-    tiers work at once, so the slower one counts.
+    tiers work at once, so the slower one counts. The GPU that is waited for moves ``imbalance`` times the mean.
     """
     gpus = ranks * moe_tp
     domains = np.ceil(gpus / tiers.domain_gpus[pool])
     across, outside = domains > 1, 1.0 - 1.0 / domains
     rates = _rates(tiers.scale_up_bytes_per_s[pool], tiers.scale_out_bytes_per_s[pool], low_latency)
-    byte = tokens_per_gpu * bytes_per_token
+    busiest = busiest_port(routing, ranks, imbalance)
+    byte = tokens_per_gpu * bytes_per_token * busiest
     copies = routing.copies(ranks) * moe_tp
     remote = np.where(low_latency, copies, routing.copies(domains)) * outside
     near = copies * np.where(
@@ -95,6 +105,7 @@ def attention_ffn_seconds(
     bytes_per_token: float,
     routing: Routing,
     low_latency: BoolArray,
+    imbalance: FloatArray | float = 1.0,
 ) -> FloatArray:
     """One direction of the bipartite transfer between attention and FFN GPUs (M-to-N), seconds [n].
 
@@ -102,7 +113,8 @@ def attention_ffn_seconds(
     distinct expert rank that it needs (all ``moe_tp`` shards of it). Inside one scale-up domain the slower of
     attention-side and FFN-side ports counts. Otherwise low-latency kernels send every copy over scale-out; the others
     send a token once per FFN domain and fan it out there. The same copies flow back, so the time holds for both
-    directions with their own bytes per token.
+    directions with their own bytes per token. The FFN GPU that is waited for moves ``imbalance`` times the mean, at
+    most every token.
     """
     ffn_gpus = ranks * moe_tp
     inside = (attention_pool == ffn_pool) & (attention_gpus + ffn_gpus <= tiers.domain_gpus[ffn_pool])
@@ -111,11 +123,12 @@ def attention_ffn_seconds(
     far = _rates(tiers.scale_up_bytes_per_s[ffn_pool], tiers.scale_out_bytes_per_s[ffn_pool], low_latency)
     byte = tokens * bytes_per_token
     copies = routing.copies(ranks) * moe_tp
-    in_domain = np.maximum(byte * copies / attention_gpus, byte * copies / ffn_gpus) / near.up
+    busiest = busiest_port(routing, ranks, imbalance) / ffn_gpus
+    in_domain = np.maximum(byte * copies / attention_gpus, byte * copies * busiest) / near.up
     domains = np.ceil(ffn_gpus / tiers.domain_gpus[ffn_pool])
     crossing = byte * np.where(low_latency, copies, routing.copies(domains))
-    ports = np.maximum(crossing / attention_gpus / near.out, crossing / ffn_gpus / far.out)
-    fan_out = np.where(low_latency, 0.0, byte * copies / ffn_gpus / far.up)
+    ports = np.maximum(crossing / attention_gpus / near.out, crossing * busiest / far.out)
+    fan_out = np.where(low_latency, 0.0, byte * copies * busiest / far.up)
     latency = np.where(
         inside,
         tiers.scale_up_latency_s[ffn_pool],

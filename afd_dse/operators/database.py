@@ -23,6 +23,13 @@ from afd_dse.spec.accelerator import Accelerator
 ELEMENTWISE_EFFICIENCY = 0.8
 ELEMENTWISE_LAUNCH_S = 1.5e-6
 
+# NOTE: TensorRT-LLM's autotuner times every GEMM library it links (cuBLASLt, CUTLASS, DeepGEMM, generated kernels) at
+# start-up and takes the fastest; its published tables hold one kernel. The other frameworks call one library.
+AUTOTUNED = ("trtllm",)
+# NOTE: per-tensor scales of activations are static in the published checkpoints, so that engines fuse the
+# quantisation into the norm or activation before the GEMM. Block scales are computed from the activations.
+STATIC_SCALES = ("fp8",)
+
 Values = npt.ArrayLike
 
 
@@ -74,6 +81,28 @@ class OperatorDatabase:
         shape, (m_, n_, k_) = _flat(m, n, k)
         return _shaped(self._gemm.latency(dtype, m_, n_, k_), shape)
 
+    def layer_gemm(self, *, dtype: str, m: Values, n: Values, k: Values) -> Latency:
+        """A GEMM as an engine runs it: by the kernel its autotuner picks, quantisation fused where that is possible.
+
+        Arguments as those of :meth:`gemm`, which gives the framework's own measured row instead.
+        """
+        shape, (m_, n_, k_) = _flat(m, n, k)
+        best: Latency | None = None
+        for family in self._engine_gemms:
+            one = family.latency(dtype, m_, n_, k_)
+            if dtype in STATIC_SCALES:
+                one = Latency(one.seconds - family.quantization_s(dtype), one.provenance)
+            best = one if best is None else best.faster(one)
+        assert best is not None
+        return _shaped(best, shape)
+
+    @cached_property
+    def _engine_gemms(self) -> tuple[GemmFamily, ...]:
+        if self.framework not in AUTOTUNED:
+            return (self._gemm,)
+        others = (name for name in FRAMEWORKS if name != self.framework)
+        return (self._gemm, *(GemmFamily(self.accelerator, name, self.reference) for name in others))
+
     def moe(
         self,
         *,
@@ -88,19 +117,22 @@ class OperatorDatabase:
         distribution: str = BALANCED,
         gated: Values = True,
         local_experts: Values | None = None,
+        imbalance: Values = np.nan,
     ) -> Latency:
         """Routed experts of the busiest rank: both grouped GEMMs with activation, without dispatch and combine.
 
         ``tokens`` are those of the whole expert group. ``distribution`` is balanced, uniform (random routing without
         favourites), power_law_1.01 or power_law_1.2 (as measured: one random draw a point). ``local_experts`` is the
         number of expert slots a rank holds, by default ceil(experts / ep); more means replicated experts.
+        ``imbalance`` is the load of the busiest rank over the mean one's where it is known; by default it follows from
+        the slots alone.
         """
         width = np.ceil(np.asarray(experts, dtype=np.float64) / np.asarray(ep, dtype=np.float64))
         held = width if local_experts is None else local_experts
-        shape, (t, h, i, k, e, tp, ranks, local, gate) = _flat(
-            tokens, hidden, intermediate, topk, experts, moe_tp, ep, held, gated
+        shape, (t, h, i, k, e, tp, ranks, local, gate, uneven) = _flat(
+            tokens, hidden, intermediate, topk, experts, moe_tp, ep, held, gated, imbalance
         )
-        found = self._moe.latency(dtype, t, (h, i, k, e, tp), ranks, local, distribution, gate > 0.0)
+        found = self._moe.latency(dtype, t, (h, i, k, e, tp), ranks, local, distribution, gate > 0.0, uneven)
         return _shaped(found, shape)
 
     def elementwise(self, *, bytes_moved: Values) -> Latency:

@@ -229,3 +229,14 @@ class GemmFamily:
         theirs = gemm_work(table.dtype, *shape)
         base = seconds(table.rates, table.dtype, theirs.flop, theirs.bytes)
         return Latency(rescaled(base / efficiency, base, light, table.floor_s), provenance(source.own, exact))
+
+    def quantization_s(self, dtype: str) -> float:
+        """Seconds that quantising the activations adds to every measured row of ``dtype``; zero where nothing does.
+
+        The tables time the quantisation kernel with the GEMM. Its launch is what the fastest row takes longer than
+        that of bfloat16, which needs none.
+        """
+        found, plain = self.table(dtype), self.table("bfloat16")
+        if found is None or plain is None or found[1].dtype != dtype:
+            return 0.0
+        return max(found[0].floor_s - plain[0].floor_s, 0.0)

@@ -66,10 +66,14 @@ def load_frame(accelerator: str, framework: str) -> pd.DataFrame | None:
 
 
 def clean_rows(frame: pd.DataFrame, rates: Accelerator, dtype: str) -> pd.DataFrame:
-    """Rows of one data type with ``efficiency`` against ``rates``, without rows that cannot be right."""
+    """Rows of one data type with ``efficiency`` against ``rates``, without rows that cannot be right.
+
+    ``uneven`` marks rows of `balanced` series whose tokens did not fall evenly: what the busiest rank took is no less
+    than what even tokens take.
+    """
     rows = frame[frame["moe_dtype"] == dtype]
     if rows.empty:
-        return rows.assign(efficiency=[])
+        return rows.assign(efficiency=[], gated=[], uneven=[])
     gated = rows["kernel_source"].map(is_gated).to_numpy(bool)
     work = moe_work(
         dtype,
@@ -87,18 +91,26 @@ def clean_rows(frame: pd.DataFrame, rates: Accelerator, dtype: str) -> pd.DataFr
         efficiency = seconds(rates, dtype, work.flop, work.bytes) / (rows["latency_ms"].to_numpy() * 1e-3)
     good = np.isfinite(efficiency) & (efficiency > 0.0) & (efficiency <= MAX_EFFICIENCY)
     rows = rows.assign(efficiency=efficiency, gated=gated)[good]
-    return rows[~_uneven(rows)]
+    return rows.assign(uneven=_uneven(rows))
 
 
 def _uneven(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Rows of `balanced` series whose tokens cannot have fallen evenly on the ranks."""
-    top = rows[rows["distribution"] == BALANCED]
-    top = top[top["num_tokens"] == top["num_tokens"].max()]
-    shape = pd.MultiIndex.from_frame(top[_SHAPE])
+    balanced = rows[rows["distribution"] == BALANCED]
+    # Kernels were measured up to different token counts: every series is judged at the top of its own kernel.
+    most = balanced.groupby([*_SHAPE, "kernel_source"])["num_tokens"].transform("max")
+    top = balanced[balanced["num_tokens"] == most]
+    same_tokens = pd.MultiIndex.from_frame(top[[*_SHAPE, "num_tokens"]])
     series = pd.MultiIndex.from_frame(top[[*_SHAPE, "kernel_source"]])
     latency, ep = top["latency_ms"].to_numpy(), top["moe_ep_size"].to_numpy()
     alone = top[ep == 1].groupby(series.names)["latency_ms"].min().reindex(series).to_numpy()
-    any_kernel = top[ep == 1].groupby(_SHAPE)["latency_ms"].min().reindex(shape).to_numpy()
+    any_kernel = (
+        balanced[balanced["moe_ep_size"] == 1]
+        .groupby(same_tokens.names)["latency_ms"]
+        .min()
+        .reindex(same_tokens)
+        .to_numpy()
+    )
     alone = np.where(np.isnan(alone), any_kernel, alone)
     half = top[ep == 2].groupby(series.names)["latency_ms"].min().reindex(series).to_numpy()
     handling = top.groupby(series.names)["latency_ms"].min().reindex(series).to_numpy()
@@ -133,14 +145,16 @@ class MoeTable:
     def __init__(self, rows: pd.DataFrame, rates: Accelerator, dtype: str) -> None:
         self.dtype = dtype
         self.rates = rates
-        grouped = rows.groupby(_KEY, sort=False)
-        keys = grouped.size().reset_index()[_KEY]
+        grouped = rows.groupby([*_KEY, "uneven"], sort=False)
+        keys = grouped.size().reset_index()[[*_KEY, "uneven"]]
+        self._uneven = keys["uneven"].to_numpy(bool)
         self._curves = CurveSet(
             np.asarray(grouped.ngroup(), dtype=np.int64),
             rows["num_tokens"].to_numpy(np.float64),
             rows["efficiency"].to_numpy(np.float64),
         )
         self.floor_s = float(rows["latency_ms"].min()) * 1e-3
+        self._floor_s = grouped["latency_ms"].min().to_numpy(np.float64) * 1e-3
         self._shape = keys[_SHAPE].to_numpy(np.float64)
         self._ep = keys["moe_ep_size"].to_numpy(np.float64)
         self._kernel = keys["kernel_source"].to_numpy(object)
@@ -161,19 +175,22 @@ class MoeTable:
         if not alike.any():
             alike = self._distribution == distribution if gated not in self._gated else self._gated == gated
         ep = shape[3] / local
-        same = np.flatnonzero(alike & (self._shape == shape).all(axis=1))
-        at_point = same[self._ep[same] == ep]
-        if len(at_point):
-            one = np.ones(1)
-            exact = tuple(Alternative(np.array([curve]), one, one) for curve in at_point)
+        here = alike & (self._shape == shape).all(axis=1)
+        at_point = np.flatnonzero(here & (self._ep == ep))
+        even = at_point[~self._uneven[at_point]]
+        # A series with uneven tokens bounds its kernel from above; alone it says too little.
+        exact = tuple(Alternative(np.array([curve]), np.ones(1), np.ones(1)) for curve in at_point)
+        if len(even):
             return Plan(exact, known=True, at_point=True)
+        alike = alike & ~self._uneven
+        same = np.flatnonzero(here & ~self._uneven)
         between = [
             found
             for kernel in dict.fromkeys(self._kernel[same])
             if (found := self._between(same[self._kernel[same] == kernel], ep)) is not None
         ]
         if between:
-            return Plan(tuple(between), known=True, at_point=False)
+            return Plan((*between, *exact), known=True, at_point=False)
         return Plan((self._nearest(np.flatnonzero(alike), shape, local),), known=False, at_point=False)
 
     def _between(self, curves: IntArray, ep: float) -> Alternative | None:
@@ -211,6 +228,35 @@ class MoeTable:
             exact = np.where(value > best, hit, exact)
             best = np.maximum(value, best)
         return best, exact
+
+    def transferred(
+        self, plan: Plan, tokens: FloatArray, efficiency: FloatArray, light: FloatArray
+    ) -> FloatArray:
+        """Efficiency [q] of an unmeasured shape at ``tokens``, given the ``efficiency`` of the shapes next to it.
+
+        ``light`` its speed of light on the table's accelerator. A launch costs the same whatever is computed: what a
+        neighbour's latency exceeds its fastest row by scales with the speed of light, the rest stays.
+        """
+        option = plan.alternatives[0]
+        log_light, log_floor = np.zeros(len(tokens)), 0.0
+        for curve, weight, scale in zip(option.curves, option.weights, option.scale, strict=True):
+            hidden, intermediate, topk, experts, moe_tp = self._shape[curve]
+            work = moe_work(
+                self.dtype,
+                tokens=tokens * scale,
+                hidden=hidden,
+                intermediate=intermediate,
+                topk=topk,
+                experts=experts,
+                moe_tp=moe_tp,
+                local_experts=np.ceil(experts / self._ep[curve]),
+                gated=self._gated[curve],
+                spread=self._distribution[curve] == BALANCED,
+            )
+            log_light += weight * np.log(seconds(self.rates, self.dtype, work.flop, work.bytes))
+            log_floor += weight * np.log(self._floor_s[curve])
+        theirs = np.exp(log_light)
+        return light / rescaled(theirs / efficiency, theirs, light, float(np.exp(log_floor)))
 
 
 def _features(shape: FloatArray, local: FloatArray) -> FloatArray:
@@ -261,13 +307,19 @@ class MoeFamily:
         local_experts: FloatArray,
         distribution: str,
         gated: npt.NDArray[np.bool_],
+        imbalance: FloatArray,
     ) -> Latency:
-        """Latency [q] of one rank's experts; ``shape`` is hidden, intermediate, topk, experts, moe_tp, each [q]."""
+        """Latency [q] of one rank's experts; ``shape`` is hidden, intermediate, topk, experts, moe_tp, each [q].
+
+        ``imbalance`` is the load of the rank that is waited for over the mean one's; NaN: even popularity, in which a
+        rank may only hold one expert more than another.
+        """
         if distribution not in DISTRIBUTIONS:
             known = ", ".join(DISTRIBUTIONS)
             raise InputError(Problem("distribution", distribution, "unknown routing", f"use one of {known}"))
         hidden, intermediate, topk, experts, moe_tp = shape
-        share = busiest_share(experts, ep, local_experts)
+        even = busiest_share(experts, ep, local_experts)
+        share = np.where(np.isnan(imbalance), even, imbalance / ep)
         # Tokens that give each of the rank's slots its load if the slots were all the experts there are.
         load = tokens * experts * share / local_experts
         arguments = {
@@ -280,13 +332,16 @@ class MoeFamily:
             "local_experts": local_experts,
             "gated": gated,
         }
-        work = moe_work(dtype, **arguments, spread=distribution == BALANCED)
+        spread = distribution == BALANCED
+        work = moe_work(dtype, **arguments, spread=spread)
         light = seconds(self._accelerator, dtype, work.flop, work.bytes)
         found = self.table(dtype)
         if found is None:
             bare = np.full(tokens.shape, Provenance.SPEED_OF_LIGHT, dtype=np.int8)
             return Latency(light / DEFAULT_EFFICIENCY + LAUNCH_S, bare)
         table, source = found
+        theirs = moe_work(table.dtype, **arguments, spread=spread)
+        base = seconds(table.rates, table.dtype, theirs.flop, theirs.bytes)
         measured_as = BALANCED if distribution == UNIFORM else distribution
         efficiency = np.empty(len(tokens))
         levels = np.empty(len(tokens), dtype=np.int8)
@@ -295,12 +350,12 @@ class MoeFamily:
         ):
             plan = table.plan(key[:5], key[5], measured_as, bool(key[6]))
             efficiency[rows], exact = table.efficiency(plan, load[rows])
+            if not plan.known:
+                efficiency[rows] = table.transferred(plan, load[rows], efficiency[rows], base[rows])
             exact &= distribution != UNIFORM
             levels[rows] = provenance(source.own and plan.known, exact)
         if source.dtype == dtype and source.accelerator == self._accelerator.tables:
             return Latency(light / efficiency, levels)
-        theirs = moe_work(table.dtype, **arguments, spread=distribution == BALANCED)
-        base = seconds(table.rates, table.dtype, theirs.flop, theirs.bytes)
         return Latency(rescaled(base / efficiency, base, light, table.floor_s), levels)
 
 

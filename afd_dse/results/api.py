@@ -20,6 +20,7 @@ from afd_dse.spec.cells import PARTITIONS, parse_partition
 from afd_dse.spec.job import Job, job_warnings
 from afd_dse.spec.load import load_job
 from afd_dse.spec.modes import mode_name
+from afd_dse.spec.presets import grids_of
 
 
 def optimize(
@@ -47,6 +48,7 @@ def optimize(
         seed=asked.seed,
         trials=asked.trials,
         journal=asked.journal,
+        grids={name: grids_of(name) for name, _ in asked.partitions},
         progress=progress or (lambda mode, rows: None),
     )
     most = confirmations_asked(job, confirm)

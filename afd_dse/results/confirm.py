@@ -83,7 +83,9 @@ def confirm(
         if result.reason is None:
             passed.add((mode.name, _key(mode.found, row)))
         else:
-            modes[at] = _without(scenario, job.search.objective, mode, row, result)
+            failures = sum(entry.mode == mode.name and entry.reason is not None for entry in done)
+            power = 0.5 if failures == 1 else 1.0
+            modes[at] = _without(scenario, job.search.objective, mode, row, result, power)
     return replace(outcome, modes=modes), done
 
 
@@ -161,12 +163,18 @@ def _percentile_ms(seconds: FloatArray, percentile: float) -> float | None:
 
 
 def _without(
-    scenario: Scenario, objective: Objective, mode: ModeOutcome, row: int, failed: Confirmation
+    scenario: Scenario,
+    objective: Objective,
+    mode: ModeOutcome,
+    row: int,
+    failed: Confirmation,
+    power: float,
 ) -> ModeOutcome:
     """The mode without one row, without the same layout under more load, and without what would likely fail too.
 
-    If TTFT came out r times as long as the formulas say, rows of the same policy whose formulas leave less than √r to
-    the limit go as well. The root, because queues are the less underestimated the less they are used.
+    If TTFT came out r times as long as the formulas say, rows of the same policy whose formulas leave less than
+    r^``power`` to the limit go as well: the root of r at first, because queues are the less underestimated the less
+    they are used, and r itself where a mode has failed before.
     """
     assert mode.found is not None
     candidates, metrics = mode.found.candidates, mode.found.evaluation.metrics
@@ -176,7 +184,7 @@ def _without(
     formula = float(metrics["ttft_percentile_s"][row])
     if failed.ttft_percentile_ms is not None and formula > 0.0:
         ratio = failed.ttft_percentile_ms / 1e3 / formula
-        late = metrics["ttft_percentile_s"] * max(ratio, 1.0) ** 0.5 > scenario.slo.ttft_s
+        late = metrics["ttft_percentile_s"] * max(ratio, 1.0) ** power > scenario.slo.ttft_s
         policy = candidates.integer("policy")
         gone |= late & (policy == policy[row])
     left = np.flatnonzero(~gone)

@@ -3,11 +3,13 @@
 import math
 from typing import Any
 
-from afd_dse.cost.columns import POLICIES
+from afd_dse.cost.columns import EXPERT_POLICIES, TILE_SHARED
 from afd_dse.cost.memory import TERMS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import Provenance
+from afd_dse.results.certainty import certainty
 from afd_dse.results.layout import Group, describe, groups_of, label
+from afd_dse.results.policies import launchable, policy_name
 from afd_dse.results.reasons import binding, reason, slacks
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found
@@ -48,6 +50,7 @@ def deployment_of(
     """The document of one candidate. ``mode`` is the name of its partition; a metric without bound is None."""
     c, m = found.candidates, found.evaluation.metrics
     partition = PARTITIONS[int(c.integer("partition")[row])]
+    policy = int(c.integer("policy")[row])
     groups = groups_of(scenario, c, row)
     _check_expressible(
         partition, c.integer("prefill_micro_batches")[row], c.integer("decode_micro_batches")[row]
@@ -65,14 +68,16 @@ def deployment_of(
         "reason": why_not,
         "binding": binding(slack_percent, objective) if why_not is None else None,
         "slack": slack_percent,
-        "launchable": scenario.framework.launches.get(partition.text),
+        "launchable": launchable(scenario, c, row),
         "gpus": round(float(m["gpus"][row])),
     }
     document |= {name: finite(factor * float(m[metric][row])) for name, metric, factor in METRIC_NAMES}
+    document |= certainty(scenario, found, row)
     document |= {
         "batch_size": float(c.number("batch_size")[row]),
         "chunk_tokens": float(c.number("chunk_tokens")[row]),
-        "policy": POLICIES[int(c.integer("policy")[row])] if partition.shares_steps else None,
+        "policy": policy_name(partition, policy),
+        "decode_share": float(c.number("decode_share")[row]) if policy == TILE_SHARED else None,
         "breakdown": _breakdown(scenario, partition, found, row),
         "provenance": {
             kind.name.lower(): float(found.evaluation.provenance[row, kind]) for kind in Provenance
@@ -142,9 +147,18 @@ def _group(scenario: Scenario, found: Found, row: int, number: int, group: Group
     attention = dict.fromkeys(ATTENTION_DEGREES) | (
         {"tp": group.tp, "dp": group.dp, "cp": group.cp, "pp": group.pp} if group.attention else {}
     )
-    ffn = dict.fromkeys(FFN_DEGREES) | (
-        {"moe_tp": group.moe_tp, "ep": group.ep, "redundant_experts": group.redundant} if group.ffn else {}
+    ffn = dict.fromkeys((*FFN_DEGREES, "expert_policy")) | (
+        {
+            "moe_tp": group.moe_tp,
+            "ep": group.ep,
+            "redundant_experts": group.redundant,
+            "expert_policy": None if group.dense else EXPERT_POLICIES[group.expert_policy],
+        }
+        if group.ffn
+        else {}
     )
+    decodes_experts = Cell.DF in group.cells and not group.dense
+    m = found.evaluation.metrics
     return {
         "cells": [cell.name for cell in group.cells],
         "label": group.cut,
@@ -155,6 +169,8 @@ def _group(scenario: Scenario, found: Found, row: int, number: int, group: Group
         "gpus_total": group.gpus * group.replicas,
         **attention,
         **ffn,
+        "expert_imbalance": float(m["decode_expert_imbalance"][row]) if decodes_experts else None,
+        "exposed_copy_ms": 1e3 * float(m["decode_exposed_copy_s"][row]) if decodes_experts else None,
         "batch_size": float(found.candidates.number("batch_size")[row]) if Cell.DA in group.cells else None,
         "micro_batches": group.micro_batches,
         "memory_gib": memory | {"total": float(terms.sum()) / GIB, "budget": float(budget) / GIB},

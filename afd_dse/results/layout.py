@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from afd_dse.cost.columns import PHASES, Candidates
+from afd_dse.cost.columns import EXPERT_POLICIES, PHASES, Candidates
 from afd_dse.cost.scenario import Scenario
 from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, PARTITIONS, Cell, Partition, Phase, phase_of
 
@@ -17,6 +17,11 @@ _BLOCKS = {
     (Cell.PA, Cell.PF, Cell.DF): "P&DF",
     (Cell.PA, Cell.DA, Cell.DF): "D&PA",
     (Cell.PF, Cell.DA, Cell.DF): "D&PF",
+}
+_EXPERT_POLICY_WORDS = {
+    "history": "experts placed by past routing",
+    "prefetch": "experts copied as they are routed",
+    "prefetch_overlapped": "experts copied as they are routed, behind the pipeline",
 }
 _SIDES = {Cell.PA: "attention", Cell.DA: "attention", Cell.PF: "FFN", Cell.DF: "FFN"}
 
@@ -41,6 +46,7 @@ class Group:
     replicas: int
     micro_batches: int
     dense: bool
+    expert_policy: int = 0
 
     @property
     def attention(self) -> bool:
@@ -129,6 +135,7 @@ def groups_of(scenario: Scenario, candidates: Candidates, row: int) -> list[Grou
                 cells=cells,
                 pool=value(last, "attention_pool" if cells[-1] in ATTENTION_CELL else "ffn_pool"),
                 redundant=0 if ffn is None else value(ffn, "redundant"),
+                expert_policy=0 if ffn is None else value(ffn, "expert_policy"),
                 replicas=value(last, "replicas"),
                 micro_batches=value(last, "micro_batches"),
                 dense=scenario.moe is None,
@@ -231,6 +238,8 @@ def _cut_words(scenario: Scenario, group: Group) -> str:
         cuts.append(f"{noun} {ffn}" if both else ffn)
     if group.redundant:
         cuts.append(f"{group.redundant} redundant experts")
+    if group.expert_policy:
+        cuts.append(_EXPERT_POLICY_WORDS[EXPERT_POLICIES[group.expert_policy]])
     if group.pp > 1:
         cuts.append(f"{group.pp} pipeline stages")
     return f" ({', '.join(cuts)})" if cuts else ""

@@ -7,13 +7,15 @@ import numpy as np
 
 from afd_dse.architecture.model import MoeFfn
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
-from afd_dse.cost.columns import CHUNKED, PHASES, POLICIES, PRIORITIZED, Candidates
+from afd_dse.cost.columns import CHUNKED, EXPERT_POLICIES, PHASES, TILE_SHARED, Candidates
 from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.expert_barrier import copies_experts
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
 from afd_dse.operators.latency import FloatArray
 from afd_dse.results.deployment import ATTENTION_DEGREES, FFN_DEGREES, METRIC_NAMES
 from afd_dse.results.layout import Group
+from afd_dse.results.policies import policy_code
 from afd_dse.spec.cells import (
     ATTENTION_CELL,
     FFN_CELL,
@@ -28,7 +30,16 @@ from afd_dse.spec.modes import resolve_mode
 from afd_dse.spec.suggest import choose
 
 # What describes a deployment; everything else that `deployment_of` writes follows from it and is ignored.
-_GIVEN = ("mode", "partition", "groups", "batch_size", "requests_per_s", "chunk_tokens", "policy")
+_GIVEN = (
+    "mode",
+    "partition",
+    "groups",
+    "batch_size",
+    "requests_per_s",
+    "chunk_tokens",
+    "policy",
+    "decode_share",
+)
 _FOLLOWS = (
     "label",
     "description",
@@ -48,6 +59,8 @@ _FOLLOWS = (
     "operators",
     "stations",
     "warnings",
+    "intervals",
+    "slo_probability",
 )
 _GROUP_GIVEN = (
     "cells",
@@ -57,10 +70,11 @@ _GROUP_GIVEN = (
     "replicas",
     *ATTENTION_DEGREES,
     *FFN_DEGREES,
+    "expert_policy",
     "batch_size",
     "micro_batches",
 )
-_GROUP_FOLLOWS = ("label", "gpus_total", "memory_gib")
+_GROUP_FOLLOWS = ("label", "gpus_total", "memory_gib", "expert_imbalance", "exposed_copy_ms")
 # Decode sequences per attention rank between which a request rate is looked for, and the points of one pass.
 _BATCH_RANGE = (2.0**-24, 2.0**20)
 _BATCH_POINTS = 64
@@ -142,11 +156,13 @@ def candidates_of(deployment: object, scenario: Scenario) -> Candidates:
         raise InputError(problems)
     _check_units(reader, partition, groups)
     code = _policy(reader, partition, policy)
+    share = _decode_share(reader, code)
     if batch is None and rate is None:
         reader.wrong("batch_size", "this is needed", _LOADS)
     if problems:
         raise InputError(problems)
     candidates = _columns(partition, groups, code, batch or 1.0, chunk or 1.0)
+    candidates = candidates.replace(decode_share=share)
     if batch is None and rate is not None:
         candidates = candidates.replace(batch_size=_batch_for(scenario, candidates, rate))
     return candidates
@@ -208,6 +224,7 @@ def _one_group(reader: _Reader, scenario: Scenario) -> Group | None:
     )
     degree["ep"] = reader.integer("ep", 1) if ffn else 1
     redundant = reader.integer("redundant_experts", 0, least=0) if ffn else 0
+    policy = _expert_policy(reader, ffn and not dense, redundant or 0)
     replicas, micro = reader.integer("replicas", 1), reader.integer("micro_batches", 1)
     gpus = reader.integer("gpus", None)
     if len(reader.problems) > before:
@@ -217,6 +234,7 @@ def _one_group(reader: _Reader, scenario: Scenario) -> Group | None:
         cells=cells,
         pool=pool,
         redundant=redundant or 0,
+        expert_policy=policy,
         replicas=replicas or 1,
         micro_batches=micro or 1,
         dense=dense,
@@ -224,6 +242,22 @@ def _one_group(reader: _Reader, scenario: Scenario) -> Group | None:
     )
     _check_cut(reader, scenario, group, gpus)
     return group if len(reader.problems) == before else None
+
+
+def _expert_policy(reader: _Reader, experts: bool, redundant: int) -> int:
+    text = reader.text("expert_policy")
+    if text is None:
+        return 0
+    if text not in EXPERT_POLICIES:
+        reader.wrong("expert_policy", "unknown policy", choose(text, EXPERT_POLICIES))
+        return 0
+    code = EXPERT_POLICIES.index(text)
+    if not experts and code:
+        reader.wrong("expert_policy", "has no meaning in a group without experts", "leave it out")
+    elif copies_experts(np.array([code])).any() and not redundant:
+        message = "copies go into the slots of redundant experts, and there are none"
+        reader.wrong("expert_policy", message, "set redundant_experts, e.g. one for each GPU of the group")
+    return code
 
 
 def _dense_width(reader: _Reader, stage: int, attention: bool) -> int:
@@ -380,15 +414,23 @@ def _together(partition: Partition, groups: Sequence[Group]) -> Iterator[list[in
 def _policy(reader: _Reader, partition: Partition, policy: str | None) -> int:
     if policy is None:
         return CHUNKED
-    if policy not in POLICIES:
-        reader.wrong("policy", "unknown policy", choose(policy, POLICIES))
-        return CHUNKED
-    code = POLICIES.index(policy)
-    if code == PRIORITIZED and not partition.shares_steps:
-        reader.wrong(
-            "policy", f"has no meaning in {partition.text}, whose phases do not share steps", "leave it out"
-        )
+    code, message, remedy = policy_code(partition, policy)
+    if message:
+        reader.wrong("policy", message, remedy)
     return code
+
+
+def _decode_share(reader: _Reader, policy: int) -> float:
+    """Share of the SMs that decode gets beside prefill; 1 where they take turns."""
+    share = reader.positive("decode_share")
+    if policy != TILE_SHARED:
+        if share is not None:
+            reader.wrong("decode_share", "has no meaning without policy: tile_shared", "leave it out")
+        return 1.0
+    if share is None or share >= 1.0:
+        reader.wrong("decode_share", "a number between 0 and 1 is needed", "e.g. decode_share: 0.5")
+        return 1.0
+    return share
 
 
 def _columns(
@@ -405,7 +447,9 @@ def _columns(
         attention = groups[partition.group_of[ATTENTION_CELL[phase]]]
         ffn = groups[partition.group_of[FFN_CELL[phase]]]
         columns |= {f"{name}_{field}": getattr(attention, field) for field in ("tp", "dp", "cp", "pp")}
-        columns |= {f"{name}_{field}": getattr(ffn, field) for field in ("moe_tp", "ep", "redundant")}
+        columns |= {
+            f"{name}_{field}": getattr(ffn, field) for field in ("moe_tp", "ep", "redundant", "expert_policy")
+        }
         columns |= {f"{name}_attention_pool": attention.pool, f"{name}_ffn_pool": ffn.pool}
         columns |= {f"{name}_micro_batches": attention.micro_batches, f"{name}_replicas": attention.replicas}
     return Candidates.of(**columns)

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from afd_dse.cost.columns import CHUNKED
+from afd_dse.cost.columns import PRIORITIZED
 from afd_dse.cost.evaluate import CONSTRAINTS, MAX_UTILIZATION
 from afd_dse.cost.memory import TERMS
-from afd_dse.cost.scenario import Scenario
+from afd_dse.cost.scenario import Scenario, Slo
 from afd_dse.results.words import number, percent
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found
@@ -29,7 +29,7 @@ def applicable(scenario: Scenario, partition: Partition, policy: int) -> dict[st
         "memory": True,
         "gpus": True,
         "prefill capacity": True,
-        "shared capacity": partition.is_joint and not (partition.shares_steps and policy != CHUNKED),
+        "shared capacity": partition.is_joint and not (partition.shares_steps and policy == PRIORITIZED),
         "KV transfer": partition.group_of[Cell.PA] != partition.group_of[Cell.DA],
         "TTFT": math.isfinite(slo.ttft_s),
         "TPOT": math.isfinite(slo.tpot_s),
@@ -91,11 +91,11 @@ def reason(scenario: Scenario, found: Found, row: int) -> str | None:
             return f"the links that carry the KV cache would be busy {percent(m['kv_link_busy'])} of the time"
         case "TTFT":
             at = f" at percentile {slo.percentile:g}" if slo.percentile != 50.0 else ""
-            return _late(f"TTFT{at}", m["ttft_percentile_s"], slo.ttft_s)
+            return _late(f"TTFT{at}", m["ttft_percentile_s"], slo.ttft_s) + _sure(slo, "ttft_s")
         case "TPOT":
-            return _late("TPOT", m["tpot_s"], slo.tpot_s)
+            return _late("TPOT", m["tpot_s"], slo.tpot_s) + _sure(slo, "tpot_s")
         case "request latency":
-            return _late("request latency", m["latency_s"], slo.latency_s)
+            return _late("request latency", m["latency_s"], slo.latency_s) + _sure(slo, "latency_s")
         case _:
             if m["concurrency"] > workload.concurrency_limit:
                 held, limit = number(m["concurrency"]), number(workload.concurrency_limit)
@@ -103,6 +103,14 @@ def reason(scenario: Scenario, found: Found, row: int) -> str | None:
             served, wanted = m["requests_per_s"], workload.requests_per_s
             short = percent(1.0 - served / wanted)
             return f"{number(served)} requests/s are {short} short of the {number(wanted)} demanded"
+
+
+def _sure(slo: Slo, limit: str) -> str:
+    """Why a limit is tighter than the one asked for."""
+    if slo.asked is None:
+        return ""
+    asked = 1e3 * getattr(slo.asked, limit)
+    return f", which keeps {number(asked)} ms with {percent(slo.confidence or 0.0)} confidence"
 
 
 def _late(name: str, seconds: float, limit_s: float) -> str:
@@ -120,9 +128,10 @@ def _memory(scenario: Scenario, found: Found, row: int) -> str:
     largest = int(terms[worst].argmax())
     over = (used[worst] - budget[worst]) / _GIB
     cells = " ".join(cell.name for cell in groups[worst])
+    part, size = TERM_WORDS[TERMS[largest]], number(terms[worst, largest] / _GIB)
     return (
-        f"memory of group {cells} is {number(over)} GiB over the {number(budget[worst] / _GIB)} GiB of a GPU; "
-        f"the largest part is its {TERM_WORDS[TERMS[largest]]} ({number(terms[worst, largest] / _GIB)} GiB)"
+        f"memory of group {cells} is {number(over)} GiB over the {number(budget[worst] / _GIB)} GiB of a GPU "
+        f"that it may fill; the largest part is its {part} ({size} GiB)"
     )
 
 

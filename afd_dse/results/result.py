@@ -18,6 +18,7 @@ from afd_dse.operators.latency import IntArray
 from afd_dse.results.breakdown import kind_words
 from afd_dse.results.deployment import Deployment, deployment_of, finite
 from afd_dse.results.layout import groups_of, label
+from afd_dse.results.policies import launchable
 from afd_dse.results.reasons import violated
 from afd_dse.results.table import candidate_table
 from afd_dse.results.words import constraint, number, percent
@@ -115,9 +116,8 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
         return [deployment_of(scenario, joined, int(row), names[row], objective) for row in rows]
 
     best = next(iter(documents(ranked[:1])), None)
-    runs = scenario.framework.launches
-    runnable = [i for i in ranked if joined and partition_of(joined, int(i)).text in runs]
-    launchable = next(iter(documents(np.array(runnable[:1], dtype=np.int64))), None)
+    runnable = [i for i in ranked if joined and launchable(scenario, joined.candidates, int(i)) is not None]
+    best_runnable = next(iter(documents(np.array(runnable[:1], dtype=np.int64))), None)
     modes = [_mode(scenario, objective, mode, best) for mode in outcome.modes]
     misses = [] if best is not None or joined is None else _nearest(scenario, objective, joined, names)
     document: dict[str, Any] = {
@@ -135,8 +135,12 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
         "method": outcome.method,
         "explanation": outcome.explanation,
         "provenance": _provenance(job, best or (misses[-1] if misses else None)),
-        "best_launchable": launchable,
-        "warnings": [*job_warnings(job), *_launch_warning(job.framework, best, launchable), *_warnings(best)],
+        "best_launchable": best_runnable,
+        "warnings": [
+            *job_warnings(job),
+            *_launch_warning(job.framework, best, best_runnable),
+            *_warnings(best),
+        ],
     }
     table = candidate_table(scenario, joined, names, ranked, front)
     return Result(document, table)

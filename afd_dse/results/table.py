@@ -59,6 +59,7 @@ def candidate_table(
     columns["memory_gib"] = evaluation.memory.sum(axis=2).max(axis=1) / GIB
     columns |= {name: c.columns[name] for name in ("batch_size", "chunk_tokens")}
     columns["policy"] = np.array(POLICIES)[c.integer("policy")]
+    columns["decode_share"] = c.number("decode_share")
     pools = np.array([pool.name for pool in scenario.pools], dtype=object)
     for phase in PHASES:
         for field in PHASE_FIELDS:

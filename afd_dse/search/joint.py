@@ -10,7 +10,7 @@ from afd_dse.cost.evaluate import CONSTRAINTS, evaluate, group_gpus
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.layouts import blocks, enumerate_layouts, expand, loads, with_loads
+from afd_dse.search.layouts import blocks, enumerate_layouts, expand, loads, sharings, with_loads
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.space import Grid
@@ -56,15 +56,15 @@ def search_joint(
     every smaller number.
     """
     layouts = enumerate_layouts(scenario, partition, tuple(Phase), grid)
-    policies = grid.policies if partition.shares_steps else ["chunked"]
+    ways = sharings(grid, partition)
     chunks, batch = np.array(grid.chunk_tokens, dtype=np.float64), grid.batch.values()
     if not len(layouts):
         return None, 0, 0
     replicas = most_replicas(scenario, partition, layouts)
-    considered = int(replicas.sum()) * len(chunks) * len(batch) * len(policies)
+    considered = int(replicas.sum()) * len(chunks) * len(batch) * len(ways)
     kept: list[Found] = []
     evaluated = 0
-    active = expand(with_replicas(layouts, replicas), chunks, policies)
+    active = expand(with_replicas(layouts, replicas), chunks, ways)
     for values in loads(batch):
         alive = []
         for block in blocks(with_loads(active, values)):

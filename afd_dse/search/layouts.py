@@ -8,14 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
-from afd_dse.cost.columns import PHASES, POLICIES, Candidates
+from afd_dse.cost.columns import DECODE_PRIORITY, EXPERT_POLICIES, PHASES, POLICIES, TILE_SHARED, Candidates
+from afd_dse.cost.expert_barrier import HISTORY, STATIC, copies_experts
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.space import Grid
 from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Cell, Partition, Phase, partition_index
 
 # Fields of one group's option table.
-_OPTION = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "gpus")
+_OPTION = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "expert_policy", "gpus")
+_FFN_FIELDS = ("moe_tp", "ep", "redundant", "expert_policy")
+_ZERO_IF_ABSENT = ("redundant", "expert_policy")
 BLOCK_ROWS = 200_000
 LOADS_AT_ONCE = 4
 
@@ -40,18 +43,19 @@ def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: 
                 continue
             dp = stage // (tp * cp) if attention else 1
             if not ffn:
-                rows.append((pool, tp, dp, cp, pp, 1, 1, 0, size))
+                rows.append((pool, tp, dp, cp, pp, 1, 1, 0, 0, size))
                 continue
             if dense:
                 # NOTE: attention-DP around one dense FFN would only repeat what replicas do without its traffic.
                 if attention and dp > 1:
                     continue
-                rows.append((pool, tp, dp, cp, pp, stage, 1, 0, size))
+                rows.append((pool, tp, dp, cp, pp, stage, 1, 0, 0, size))
                 continue
             rows.extend(
-                (pool, tp, dp, cp, pp, moe_tp, stage // moe_tp, redundant, size)
+                (pool, tp, dp, cp, pp, moe_tp, stage // moe_tp, redundant, policy, size)
                 for moe_tp in grid.moe_tp
                 if stage % moe_tp == 0 and moe_tp <= domain
+                for policy in _expert_policies(scenario, grid, stage // moe_tp, redundant)
             )
     table = np.array(rows, dtype=np.int64).reshape(-1, len(_OPTION))
     columns = {name: table[:, number] for number, name in enumerate(_OPTION)}
@@ -69,6 +73,21 @@ def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: 
             slots = scenario.moe.experts + columns["redundant"]
             legal &= (columns["redundant"] == 0) | (slots % columns["ep"] == 0)
     return {name: column[legal] for name, column in columns.items()}
+
+
+def _expert_policies(scenario: Scenario, grid: Grid, ep: int, redundant: int) -> list[int]:
+    """Codes of the policies by which a group may place its experts, those left out that are the same as another.
+
+    One rank places nothing, past routing tells nothing of even popularity, and copies need redundant slots.
+    """
+    loads = scenario.expert_loads
+    if loads is None or ep == 1:
+        return [STATIC]
+    codes = np.array([EXPERT_POLICIES.index(name) for name in grid.expert_policies])
+    possible = codes[(redundant > 0) | ~copies_experts(codes)]
+    if loads.even:
+        possible = np.where(possible == HISTORY, STATIC, possible)
+    return [int(code) for code in np.unique(possible)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +115,12 @@ class GroupOptions:
             columns[f"{name}_replicas"] = 1
             columns[f"{name}_micro_batches"] = micro_batches.get(phase, np.ones(rows, dtype=np.int64))
             for side, cell in (("attention", ATTENTION_CELL[phase]), ("ffn", FFN_CELL[phase])):
-                fields = ("tp", "dp", "cp", "pp") if side == "attention" else ("moe_tp", "ep", "redundant")
+                fields = ("tp", "dp", "cp", "pp") if side == "attention" else _FFN_FIELDS
                 values = _group_values(cell, self.groups, self.tables, picks)
                 columns[f"{name}_{side}_pool"] = values["pool"] if values else 0
                 for field in fields:
                     columns[f"{name}_{field}"] = (
-                        values[field] if values else (0 if field == "redundant" else 1)
+                        values[field] if values else int(field not in _ZERO_IF_ABSENT)
                     )
         return Candidates.of(**columns)
 
@@ -156,13 +175,43 @@ def _group_values(
     return {}
 
 
-def expand(layouts: Candidates, chunks: FloatArray, policies: Sequence[str]) -> Candidates:
-    """Every layout with every chunk size and policy; the batch is left as it is."""
-    codes = np.array([POLICIES.index(policy) for policy in policies])
-    chunk, code = (a.reshape(-1) for a in np.meshgrid(chunks, codes, indexing="ij"))
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How phases share a group: the code of the policy, and the share of the SMs that decode gets (1: all)."""
+
+    policy: int
+    decode_share: float = 1.0
+
+
+def sharings(grid: Grid, partition: Partition) -> list[Sharing]:
+    """The ways to share that ``grid`` lists and ``partition`` admits; at least one.
+
+    Where phases don't share steps, that is decode's priority unless the grid asks for tiles only.
+    """
+    plain = [name for name in grid.policies if name in ("chunked", "prioritized")]
+    found = [Sharing(POLICIES.index(name)) for name in plain] if partition.shares_steps else []
+    tiles = [Sharing(TILE_SHARED, share) for share in grid.decode_shares]
+    if partition.is_joint and "tile_shared" in grid.policies:
+        found += tiles
+    if not partition.shares_steps and (DECODE_PRIORITY in grid.policies or not found):
+        found = [Sharing(0), *found]
+    return found
+
+
+def expand(layouts: Candidates, chunks: FloatArray, ways: Sequence[Sharing]) -> Candidates:
+    """Every layout with every chunk size and way to share; the batch is left as it is."""
+    chunk, way = (a.reshape(-1) for a in np.meshgrid(chunks, np.arange(len(ways)), indexing="ij"))
     block = layouts.take(np.repeat(np.arange(len(layouts)), len(chunk)))
-    return block.replace(
-        chunk_tokens=np.tile(chunk, len(layouts)), policy=np.tile(code, len(layouts)).astype(np.int64)
+    return with_sharing(block, ways, np.tile(way, len(layouts))).replace(
+        chunk_tokens=np.tile(chunk, len(layouts))
+    )
+
+
+def with_sharing(candidates: Candidates, ways: Sequence[Sharing], which: IntArray) -> Candidates:
+    """Candidates that share GPUs in ``ways[which]`` [n]."""
+    return candidates.replace(
+        policy=np.array([way.policy for way in ways], dtype=np.int64)[which],
+        decode_share=np.array([way.decode_share for way in ways])[which],
     )
 
 

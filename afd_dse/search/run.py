@@ -1,8 +1,10 @@
 """The search of a job: every requested partition by the method that fits its size, one outcome each."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -12,15 +14,16 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
 from afd_dse.search import sampled
 from afd_dse.search.joint import search_joint
-from afd_dse.search.layouts import enumerate_layouts
+from afd_dse.search.layouts import enumerate_layouts, sharings
 from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import combine, probes
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.sides import DecodeSide, PrefillSide, tabulate_decode, tabulate_prefill
-from afd_dse.search.space import Grid, Space, load_space
+from afd_dse.search.space import Grid, Space, load_space, restricted
 from afd_dse.spec.cells import Partition, Phase
 
 Progress = Callable[[str, int], None]
+_NO_GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 METHODS = ("auto", "exhaustive", "optuna")
 
 
@@ -90,29 +93,46 @@ def search(
     seed: int = 0,
     trials: int | None = None,
     journal: str | None = None,
+    grids: Mapping[str, Mapping[str, Mapping[str, Any]]] = _NO_GRIDS,
     progress: Progress = lambda mode, rows: None,
 ) -> SearchOutcome:
-    """Search every mode of ``modes`` in ``space``.
+    """Search every mode of ``modes`` in ``space``, or in what ``grids`` makes of it under the mode's name.
 
     ``method`` ``exhaustive`` enumerates, ``optuna`` samples ``trials`` candidates a mode (seeded; continued from
     ``journal``), ``auto`` enumerates what ``space.exhaustive_rows`` admits. ``progress`` is told the mode and how many
     more candidates it has evaluated.
     """
     began = time.perf_counter()
-    tables = _Tables(scenario, space, progress)
-    smaller = None if space.start is None else _Tables(scenario, load_space(space.start), progress)
+    start = None if space.start is None else load_space(space.start)
+    plain = _Tables(scenario, space, progress)
+    plain_start = None if start is None else _Tables(scenario, start, progress)
     outcomes: list[ModeOutcome] = []
     for name, partition in modes:
-        rows = size_of(scenario, space, partition)
+        own = grids.get(name, {})
+        tables = plain if not own else _Tables(scenario, restricted(space, own, name), progress)
+        rows = size_of(scenario, tables.space, partition)
         if method == "optuna" or (method == "auto" and rows > space.exhaustive_rows):
             first = None
-            if smaller is not None:
+            if start is not None and plain_start is not None:
+                smaller = (
+                    plain_start if not own else _Tables(scenario, restricted(start, own, name), progress)
+                )
                 first = _enumerated(scenario, smaller.space, name, partition, objective, smaller)
             outcome = _sampled(
-                scenario, space, name, partition, objective, rows, seed, trials, journal, progress, first
+                scenario,
+                tables.space,
+                name,
+                partition,
+                objective,
+                rows,
+                seed,
+                trials,
+                journal,
+                progress,
+                first,
             )
         else:
-            outcome = _enumerated(scenario, space, name, partition, objective, tables)
+            outcome = _enumerated(scenario, tables.space, name, partition, objective, tables)
         outcomes.append(outcome)
     used = sorted({outcome.method for outcome in outcomes})
     return SearchOutcome(
@@ -144,9 +164,9 @@ def size_of(scenario: Scenario, space: Space, partition: Partition) -> int:
     total = 0
     if partition.is_joint:
         grid = grid_of(space, partition)
-        policies = len(grid.policies) if partition.shares_steps else 1
+        ways = len(sharings(grid, partition))
         layouts = len(enumerate_layouts(scenario, partition, tuple(Phase), grid))
-        return layouts * len(grid.batch.values()) * len(grid.chunk_tokens) * policies
+        return layouts * len(grid.batch.values()) * len(grid.chunk_tokens) * ways
     for phase in Phase:
         grid = space.split if partition.splits(phase) else space.whole
         layouts = len(enumerate_layouts(scenario, partition, (phase,), grid))

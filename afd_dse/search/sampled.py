@@ -13,13 +13,13 @@ import optuna
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from afd_dse.cost.columns import ALL_COLUMNS, PHASES, POLICIES, Candidates
+from afd_dse.cost.columns import ALL_COLUMNS, PHASES, Candidates
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.joint import refine_batch
-from afd_dse.search.layouts import GroupOptions, group_options
+from afd_dse.search.layouts import GroupOptions, Sharing, group_options, sharings, with_sharing
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, keep, pareto_rows, ranking
 from afd_dse.search.space import Grid, Space
@@ -30,7 +30,7 @@ POPULATION = 200
 DEFAULT_TRIALS = 4000
 # How many of the best, and of the front, of a smaller space a study begins with.
 STARTS = 50
-_CUT = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant")
+_CUT = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "expert_policy")
 # Near-miss violations are compared on this scale; a worse one says nothing more.
 WORST_VIOLATION = 1e6
 
@@ -61,10 +61,10 @@ def _cuts(table: dict[str, IntArray]) -> dict[tuple[int, ...], int]:
 
 def _cut_of(candidate: Mapping[str, Any], group: tuple[Cell, ...]) -> tuple[int, ...]:
     """How a candidate cuts the group of these cells."""
-    cut = {"tp": 1, "dp": 1, "cp": 1, "pp": 1, "moe_tp": 1, "ep": 1, "redundant": 0}
+    cut = {"tp": 1, "dp": 1, "cp": 1, "pp": 1, "moe_tp": 1, "ep": 1, "redundant": 0, "expert_policy": 0}
     for cell in group:
         phase, attention = PHASES[phase_of(cell)], cell in ATTENTION_CELL
-        for name in ("tp", "dp", "cp", "pp") if attention else ("moe_tp", "ep", "redundant"):
+        for name in ("tp", "dp", "cp", "pp") if attention else ("moe_tp", "ep", "redundant", "expert_policy"):
             cut[name] = int(candidate[f"{phase}_{name}"])
         cut["pool"] = int(candidate[f"{phase}_{'attention' if attention else 'ffn'}_pool"])
     return tuple(cut[name] for name in _CUT)
@@ -83,11 +83,11 @@ class SampledSpace:
         load_grid = self._sides.parts[-1][1]
         self._batch = load_grid.batch.values()
         self._chunks = np.array(self._sides.parts[0][1].chunk_tokens, dtype=np.float64)
-        self._policies = load_grid.policies if partition.shares_steps else ["chunked"]
+        self._ways = sharings(load_grid, partition) if partition.is_joint else [Sharing(0)]
         self.ranges: dict[str, int] = {
             "batch": len(self._batch),
             "chunk": len(self._chunks),
-            "policy": len(self._policies),
+            "policy": len(self._ways),
         }
         for number, (options, grid) in enumerate(self._sides.parts):
             self.ranges[f"micro_batches_{number}"] = len(grid.micro_batches)
@@ -115,7 +115,7 @@ class SampledSpace:
             }
             params["batch"] = int(np.abs(np.log(self._batch / one["batch_size"])).argmin())
             params["chunk"] = _position(self._chunks, one["chunk_tokens"])
-            params["policy"] = _position(self._policies, POLICIES[int(one["policy"])])
+            params["policy"] = _position(self._ways, Sharing(int(one["policy"]), float(one["decode_share"])))
             for number, (options, grid) in enumerate(self._sides.parts):
                 phase = ("prefill", "decode")[options.phases[0]]
                 params[f"micro_batches_{number}"] = _position(
@@ -142,13 +142,11 @@ class SampledSpace:
         columns = dict(blocks[0][1].columns)
         for names, block in blocks[1:]:
             columns |= {key: block.columns[key] for key in ALL_COLUMNS if key.split("_")[0] in names}
-        policy = np.array([POLICIES.index(name) for name in self._policies])[value["policy"]]
         columns |= {
             "batch_size": self._batch[value["batch"]],
             "chunk_tokens": self._chunks[value["chunk"]],
-            "policy": policy,
         }
-        return Candidates.of(**columns)
+        return with_sharing(Candidates.of(**columns), self._ways, value["policy"])
 
     def _fitting(self, gpus: IntArray) -> IntArray:
         result: IntArray = np.maximum(int(self._scenario.pool_counts.sum()) // np.maximum(gpus, 1), 1)

@@ -11,7 +11,7 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import DecodeUnits, PrefillUnits, decode_units, prefill_units
 from afd_dse.operators.latency import FloatArray
 from afd_dse.search.joint import REFINEMENT_STEPS, TPOT_MARGIN
-from afd_dse.search.layouts import blocks, enumerate_layouts, expand, loads, with_loads
+from afd_dse.search.layouts import Sharing, blocks, enumerate_layouts, expand, loads, with_loads
 from afd_dse.search.space import Grid
 from afd_dse.spec.cells import Partition, Phase
 
@@ -65,7 +65,7 @@ def limits_of(scenario: Scenario) -> list[Limits]:
 def tabulate_prefill(scenario: Scenario, partition: Partition, grid: Grid) -> PrefillSide:
     """Evaluate every prefill unit of ``partition`` with every chunk size."""
     layouts = enumerate_layouts(scenario, partition, (Phase.PREFILL,), grid)
-    candidates = expand(layouts, np.array(grid.chunk_tokens, dtype=np.float64), ["chunked"])
+    candidates = expand(layouts, np.array(grid.chunk_tokens, dtype=np.float64), [Sharing(0)])
     return PrefillSide(candidates, prefill_units(scenario, partition, candidates))
 
 

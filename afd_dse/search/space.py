@@ -1,13 +1,14 @@
 """The declared search space: a YAML file of what may vary, read and checked."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from afd_dse.errors import InputError, Problem
+from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.operators.latency import FloatArray
 from afd_dse.resources import data_root
 
@@ -46,7 +47,10 @@ class BatchGrid(BaseModel):
 class Grid(BaseModel):
     """What may vary for one structure of a unit; every field lists the values to try.
 
-    ``gpus`` sizes of groups that hold attention, ``ffn_gpus`` sizes of groups that hold only FFN.
+    ``gpus`` sizes of groups that hold attention, ``ffn_gpus`` sizes of groups that hold only FFN; ``expert_policies``
+    how experts and their ``redundant`` copies are placed on the ranks. ``policies`` how phases share GPUs: steps
+    (``chunked``, ``prioritized``), one side of them (``decode_priority``), or either one (``tile_shared``, in which
+    decode gets one of ``decode_shares`` of the SMs).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,13 +65,21 @@ class Grid(BaseModel):
     micro_batches: list[Positive]
     batch: BatchGrid
     chunk_tokens: list[Positive]
-    policies: list[Literal["chunked", "prioritized"]] = ["chunked", "prioritized"]
+    policies: list[Literal["chunked", "prioritized", "decode_priority", "tile_shared"]] = [
+        "chunked",
+        "prioritized",
+        "decode_priority",
+    ]
+    decode_shares: list[Annotated[float, Field(gt=0, lt=1)]] = [0.25, 0.5, 0.75]
+    expert_policies: list[Literal["static", "history", "prefetch", "prefetch_overlapped"]] = ["static"]
 
     @model_validator(mode="after")
     def _lists_hold_something(self) -> "Grid":
         for name in type(self).model_fields:
             if getattr(self, name) == []:
                 raise ValueError(f"{name} must list at least one value")
+        if not any(self.redundant) and all(name.startswith("prefetch") for name in self.expert_policies):
+            raise ValueError("expert_policies that prefetch need redundant experts to copy into")
         return self
 
 
@@ -88,6 +100,23 @@ class Space(BaseModel):
     shared: Grid
     exhaustive_rows: Positive
     start: str | None = None
+
+
+def restricted(space: Space, grids: Mapping[str, Mapping[str, Any]], name: str) -> Space:
+    """``space`` with lists of its grids replaced as ``grids`` says, for the preset ``name``.
+
+    Raises :class:`DatabaseError` naming preset and field for a field or value that no grid can have.
+    """
+    if not grids:
+        return space
+    document = space.model_dump()
+    for structure, fields in grids.items():
+        document[structure] |= fields
+    try:
+        return Space.model_validate(document)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors())
+        raise DatabaseError(f"preset {name}: {wrong}") from error
 
 
 def load_space(reference: str | Path) -> Space:

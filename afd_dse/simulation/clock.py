@@ -6,10 +6,12 @@ from typing import Protocol
 
 import numpy as np
 
-from afd_dse.cost.columns import Candidates
-from afd_dse.cost.engines import KERNEL_SHARE_OF_STATION
+from afd_dse.cost.columns import TILE_SHARED, Candidates
+from afd_dse.cost.engines import decode_alone, prefill_alone
+from afd_dse.cost.evaluate import engines_of
 from afd_dse.cost.phase import Cut, Stations, StepLoad, phase_stations, run_step
 from afd_dse.cost.scenario import Scenario
+from afd_dse.cost.sharing import KERNEL_SHARE_OF_STATION
 from afd_dse.operators.latency import FloatArray
 from afd_dse.simulation.tables import Table
 from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, PARTITIONS, Partition, Phase
@@ -18,7 +20,7 @@ _SIDES = (ATTENTION_CELL, FFN_CELL)
 # Points of the tables. Step times are smooth but for the tiles of kernels: halving every spacing moves simulated
 # percentiles by less than 1 %.
 _BATCHES = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0)
-_CONTEXTS, _ATTENDED, _FILLS = 4, 4, 3
+_CONTEXTS, _ATTENDED, _ATTENDED_MIXED, _FILLS = 4, 9, 4, 3
 _LEAST_TOKENS = 16.0  # of a prefill step: kernels of fewer tokens take as long
 
 
@@ -103,7 +105,7 @@ def clock_of(scenario: Scenario, candidate: Candidates, extent: Extent) -> Tabul
     return TabulatedClock(
         maker.decode(),
         maker.prefill(),
-        maker.mixed() if partition.shares_steps else None,
+        maker.mixed() if maker.one_step else None,
         float(scenario.tokens_per_sequence),
     )
 
@@ -118,6 +120,8 @@ class _Maker:
         self.chunk = float(candidate.number("chunk_tokens")[0])
         self.batch = float(candidate.number("batch_size")[0])
         self.cuts = {phase: Cut.of(candidate, phase) for phase in Phase}
+        self.tiles = int(candidate.integer("policy")[0]) == TILE_SHARED
+        self.one_step = partition.shares_steps and not self.tiles
         most = max(extent.most_batch, 2.0)
         self.batches = [x for x in _BATCHES if x < most]
         while self.batches[-1] * 1.5 < most:
@@ -126,7 +130,11 @@ class _Maker:
         low, high = max(extent.least_context, 16.0), max(extent.most_context, 32.0)
         self.contexts = _geometric(low, max(high, low * 1.1), _CONTEXTS)
         # A prompt that is computed whole attends to half of itself on average, its last piece to nearly all of it.
-        self.attended = _geometric(max(min(low / 2.0, self.chunk / 2.0), 4.0), high, _ATTENDED)
+        least = max(min(low / 2.0, self.chunk / 2.0), 4.0)
+        # Kernels of sparse attention are far from smooth: the mean prompt, computed whole, is a point of the table.
+        usual = scenario.workload.prefix + scenario.workload.isl / 2.0
+        self.attended = _with(_geometric(least, high, _ATTENDED), usual)
+        self.attended_mixed = _with(_geometric(least, high, _ATTENDED_MIXED), usual)
 
     def fills(self, phase: Phase) -> list[float]:
         dp = int(self.cuts[phase].dp[0])
@@ -146,7 +154,8 @@ class _Maker:
         none = np.zeros_like(batch)
         load = self._load(batch, none, none + 1.0, fill)
         waits = self._decode_waits()
-        busy = [0.0, 1.0] if any(waits) else [0.0]
+        longer = self._beside()[Phase.DECODE] if self.tiles else 1.0
+        busy = [0.0, 1.0] if any(waits) or longer > 1.0 else [0.0]
         values = np.zeros((len(self.batches), len(self.contexts), len(fills), len(busy)))
         for number, context in enumerate(self.contexts):
             stations = self._stations(_at_context(self.scenario, context), Phase.DECODE, load)
@@ -157,7 +166,8 @@ class _Maker:
                     attention_wait_s=np.full(len(batch), waits[0] * share),
                     ffn_wait_s=np.full(len(batch), waits[1] * share),
                 )
-                values[:, number, :, column] = step.seconds.reshape(len(self.batches), len(fills))
+                seconds = step.seconds * (1.0 + (longer - 1.0) * share)
+                values[:, number, :, column] = seconds.reshape(len(self.batches), len(fills))
         return Table([self.batches, self.contexts, fills, busy], values)
 
     def prefill(self) -> Table:
@@ -165,7 +175,8 @@ class _Maker:
         size, attended, fill = _mesh(tokens, self.attended, fills)
         load = self._load(np.zeros_like(size), size, attended, fill)
         stations = self._stations(self.scenario, Phase.PREFILL, load)
-        stretches = self._prefill_stretches()
+        beside = self._beside()[Phase.PREFILL] if self.tiles else 1.0
+        stretches = (beside, beside) if self.tiles else self._prefill_stretches()
         busy = [0.0, 1.0] if max(stretches) > 1.0 else [0.0]
         values = np.zeros((len(tokens), len(self.attended), len(fills), len(busy)))
         for column, share in enumerate(busy):
@@ -183,15 +194,15 @@ class _Maker:
         # its limit is faster a token than one that spills over it: full steps must be read off a point of the table.
         totals, fills = self.tokens(), self.fills(Phase.DECODE)
         batches = [x for x in self.batches if x * self.scenario.tokens_per_sequence < self.chunk] or [1.0]
-        batch, total, attended, fill = _mesh(batches, totals, self.attended, fills)
+        batch, total, attended, fill = _mesh(batches, totals, self.attended_mixed, fills)
         own = batch * self.scenario.tokens_per_sequence
         load = self._load(batch, np.maximum(total - own, 1.0), attended, fill)
-        shape = (len(batches), len(totals), len(self.attended), len(fills))
+        shape = (len(batches), len(totals), len(self.attended_mixed), len(fills))
         values = np.zeros((len(batches), len(self.contexts), *shape[1:]))
         for number, context in enumerate(self.contexts):
             stations = self._stations(_at_context(self.scenario, context), Phase.DECODE, load)
             values[:, number] = run_step(self.scenario, stations).seconds.reshape(shape)
-        return Table([batches, self.contexts, totals, self.attended, fills], values)
+        return Table([batches, self.contexts, totals, self.attended_mixed, fills], values)
 
     def _load(
         self, batch: FloatArray, tokens: FloatArray, attended: FloatArray, fill: FloatArray
@@ -219,10 +230,22 @@ class _Maker:
         cut = Cut.of(self.candidate.take(row), phase)
         return phase_stations(scenario, cut, phase, self.partition.splits(phase), load)
 
+    def _beside(self) -> dict[Phase, float]:
+        """With tile sharing, how much longer steps take beside the other phase: as at the deployment's own load."""
+        engines = engines_of(self.scenario, self.partition, self.candidate)
+        decode = decode_alone(self.scenario, self.partition, self.candidate)[0]
+        prefill = prefill_alone(self.scenario, self.partition, self.candidate)[0]
+        return {
+            Phase.DECODE: float(engines.decode.tail_s[0] / decode.step.seconds[0]),
+            Phase.PREFILL: float(engines.prefill.step.seconds[0] / prefill.step.seconds[0]),
+        }
+
     def _interferes(self, side: int, other: int) -> bool:
         """Whether decode's ``side`` and prefill's ``other`` side share GPUs, but not whole steps."""
         of = self.partition.group_of
-        return not self.partition.shares_steps and of[_SIDES[side][1]] == of[_SIDES[other][0]]
+        return (
+            not self.partition.shares_steps and not self.tiles and of[_SIDES[side][1]] == of[_SIDES[other][0]]
+        )
 
     def _decode_waits(self) -> tuple[float, float]:
         """Wait of a micro-batch a layer at attention and FFN while prefill works there: half a kernel of it."""
@@ -274,6 +297,14 @@ def _at_context(scenario: Scenario, context: float) -> Scenario:
 
 def _geometric(low: float, high: float, count: int) -> list[float]:
     return [float(x) for x in np.geomspace(low, high, count)] if high > low else [low]
+
+
+def _with(axis: list[float], point: float) -> list[float]:
+    """The axis with ``point`` in the place of its nearest inner one, if it lies inside."""
+    if len(axis) < 3 or not axis[0] < point < axis[-1]:
+        return axis
+    nearest = min(range(1, len(axis) - 1), key=lambda number: abs(axis[number] - point))
+    return sorted([*axis[:nearest], point, *axis[nearest + 1 :]])
 
 
 def _mesh(*axes: Sequence[float]) -> list[FloatArray]:

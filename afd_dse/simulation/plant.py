@@ -1,14 +1,13 @@
 """What a simulation runs on: engines with their ranks, KV stores, policies and links of one deployment."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from afd_dse.architecture import weights
-from afd_dse.cost.columns import PRIORITIZED, Candidates
+from afd_dse.cost.columns import PRIORITIZED, TILE_SHARED, Candidates
 from afd_dse.cost.evaluate import Evaluation
-from afd_dse.cost.memory import TERMS
+from afd_dse.cost.memory import TERMS, kv_bytes
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.spec.cells import PARTITIONS, Cell, Phase
@@ -17,9 +16,6 @@ Routing = Literal["least_loaded", "round_robin", "length_buckets", "shared_queue
 ROUTINGS: tuple[Routing, ...] = ("least_loaded", "round_robin", "length_buckets", "shared_queue")
 KvPolicy = Literal["grow", "reserve"]
 KV_POLICIES: tuple[KvPolicy, ...] = ("grow", "reserve")
-# TensorRT-LLM's default scheduler admits a request only if its whole output fits (GUARANTEED_NO_EVICT); vLLM and SGLang
-# let sequences grow and take the last one back when the cache is full.
-_RESERVES = ("trtllm",)
 _UNLIMITED = 1_000_000
 
 
@@ -45,7 +41,8 @@ class Plant:
     prefill lanes. ``replicas`` pairs lanes that disturb each other (``interferes``). ``one_cache``: prefill and decode
     attention of a replica are the same ranks, so nothing is handed over. ``transfer_s_per_token`` seconds of a KV
     hand-over per prompt token, ``layers`` parts in which it can follow prefill. ``mean_batch`` decode sequences of a
-    lane's rank that the deployment was found for. ``prompts_per_step`` limits the prompts of a rank in one step.
+    lane's rank that the deployment was found for. ``request_s`` passes between a request's arrival and its queue (HTTP,
+    tokenisation). ``prompts_per_step`` limits the prompts of a rank in one step.
     """
 
     replicas: int
@@ -65,6 +62,7 @@ class Plant:
     mean_batch: float = 1.0
     tokens_per_sequence: int = 1
     accepted_per_step: float = 1.0
+    request_s: float = 0.0
     kv_policy: KvPolicy = "grow"
     routing: Routing = "least_loaded"
     max_batch: int | None = None
@@ -100,7 +98,8 @@ def plant_of(
     cuts = {phase: Cut.of(candidate, phase) for phase in Phase}
     prefill, decode = cuts[Phase.PREFILL], cuts[Phase.DECODE]
     lanes = {phase: int(cut.replicas[0] * cut.pp[0]) for phase, cut in cuts.items()}
-    shared = partition.shares_steps
+    policy = int(candidate.integer("policy")[0])
+    shared = partition.shares_steps and policy != TILE_SHARED
     return Plant(
         replicas=int(decode.replicas[0]),
         prefill_lanes=0 if shared else lanes[Phase.PREFILL],
@@ -108,7 +107,7 @@ def plant_of(
         decode_lanes=lanes[Phase.DECODE],
         decode_ranks=int(decode.dp[0]),
         shared_steps=shared,
-        prioritized=shared and int(candidate.integer("policy")[0]) == PRIORITIZED,
+        prioritized=shared and policy == PRIORITIZED,
         one_cache=partition.group_of[Cell.PA] == partition.group_of[Cell.DA],
         interferes=partition.is_joint and not shared,
         chunk_tokens=float(candidate.number("chunk_tokens")[0]),
@@ -119,7 +118,8 @@ def plant_of(
         mean_batch=float(candidate.number("batch_size")[0]) / float(decode.pp[0]),
         tokens_per_sequence=scenario.tokens_per_sequence,
         accepted_per_step=scenario.accepted_per_step,
-        kv_policy=kv_policy or ("reserve" if scenario.framework.name in _RESERVES else "grow"),
+        kv_policy=kv_policy or ("reserve" if scenario.framework.held_output_share >= 1.0 else "grow"),
+        request_s=float(scenario.overhead("request_s")[prefill.attention_pool][0]),
         routing=routing,
         max_batch=max_batch,
     )
@@ -130,14 +130,16 @@ def _store(scenario: Scenario, cut: Cut, evaluation: Evaluation, group: int, mos
     terms = evaluation.memory[0, group]
     used = float(terms.sum() - terms[TERMS.index("kv_cache")])
     free = max(float(evaluation.memory_budget[0, group]) - used, 0.0)
-    per_token = per_sequence = 0.0
-    for kind in scenario.model.kinds:
-        token = float(np.ravel(weights.kv_bytes_per_token(kind, scenario.quantization, cut.tp))[0])
-        state = float(np.ravel(weights.state_bytes(kind, cut.tp))[0])
-        held = float(weights.kv_tokens(kind, most_context))
-        if held < most_context:  # windowed: its window is taken at once
-            per_sequence += kind.count * token * held / float(cut.cp[0])
-        else:
-            per_token += kind.count * token / float(cut.cp[0])
-        per_sequence += kind.count * state
+    # NOTE: read off the cost model's own function, as frameworks differ in pages, windows and layouts. A windowed layer
+    # counts with what it holds of the longest request.
+    alone = replace(scenario, workload=replace(scenario.workload, prefix=0.0, prefix_shared=False))
+    page = float(scenario.framework.block_tokens)
+    tokens = np.ceil(max(most_context, page) / page) * page
+    one = np.ones(len(cut.tp))
+    near, far = (
+        float((kv_bytes(alone, cut, one, context) * cut.pp)[0]) for context in (tokens, 2.0 * tokens)
+    )
+    per_token = (far - near) / tokens
+    # Half of a sequence's last page is empty on average.
+    per_sequence = max(near - per_token * tokens, 0.0) + per_token * (page - 1.0) / 2.0
     return KvStore(free, per_token, per_sequence)

@@ -132,9 +132,10 @@ class Simulator:
         """All requests of a burst at once, else one after the other: the heap stays short."""
         arrivals = self.book.arrival_s
         while self._next < len(arrivals) and arrivals[self._next] < float("inf"):
-            self._push(arrivals[self._next], _ARRIVAL, self._next)
+            when = arrivals[self._next] + self.plant.request_s
+            self._push(when, _ARRIVAL, self._next)
             self._next += 1
-            if arrivals[self._next - 1] > self.now:
+            if when > self.now:
                 break
 
     def _arrive(self, request: int) -> None:
@@ -158,7 +159,7 @@ class Simulator:
         arrivals = self.book.arrival_s
         if self._next < len(arrivals) and arrivals[self._next] == float("inf"):
             arrivals[self._next] = self.now
-            self._push(self.now, _ARRIVAL, self._next)
+            self._push(self.now + self.plant.request_s, _ARRIVAL, self._next)
             self._next += 1
 
     # -- routing -------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from pydantic import (
 from afd_dse.errors import InputError
 from afd_dse.resources import search_spaces_root
 from afd_dse.spec.base import Spec, absolute, complain_about, complaint
+from afd_dse.spec.calibration import CalibrationName
 from afd_dse.spec.cluster import AcceleratorOverride, Cluster, Pool
 from afd_dse.spec.modes import ALL, ALL_PARTITIONS, resolve_mode, resolve_modes
 from afd_dse.spec.suggest import choose
@@ -92,6 +93,9 @@ class Slo(Spec):
     """Time of the whole request, ms."""
     percentile: float = Field(50.0, ge=50, le=99.9, examples=[90])
     """Percentile of the requests at which TTFT is judged, 50 to 99.9."""
+    confidence: float | None = Field(None, ge=0.5, le=0.99, examples=[0.9])
+    """Probability with which a deployment must keep its limits, by the scatter of predictions against measured runs;
+    absent: the limits hold for the predictions themselves."""
 
     @property
     def is_open(self) -> bool:
@@ -133,8 +137,8 @@ class Search(Spec):
         Discriminator(_modes_form),
         BeforeValidator(_one_mode_as_list),
     ] = Field("all", examples=["all", ["colocated", "pd", "PA PF | DA | DF"]])
-    """Deployment modes: `all` with a name, `all_partitions` (15), or a list of names and partitions of the cells
-    PA PF DA DF (P prefill, D decode, A attention, F FFN)."""
+    """Deployment modes: `all` with a name, `all_partitions` (15), or a list of names (of modes, or of systems as in
+    search_spaces/presets) and partitions of the cells PA PF DA DF (P prefill, D decode, A attention, F FFN)."""
     objective: Objective = "throughput_per_gpu"
     """`throughput_per_gpu` and `total_throughput`: output tokens per second; `usd_per_mtok`: price of a million output
     tokens; `fewest_gpus`: GPUs that serve `demand.requests_per_s`."""
@@ -261,6 +265,9 @@ class Job(Spec):
     """The load that must be served; needed by the objective `fewest_gpus`."""
     search: Search = Search()
     """What is searched, and how."""
+    calibration: CalibrationName = "default"
+    """What engines take beyond their kernels: `default` (fitted to published runs), `none`, or a file that
+    `afd-dse calibrate` wrote."""
     notes: tuple[str, ...] = Field((), strict=False)
     """Remarks that go with the job, such as what a foreign format said that a job cannot."""
 

@@ -1,4 +1,4 @@
-"""Deployment modes by name: presets of ``search_spaces/modes.yaml`` and any other partition by its text."""
+"""Deployment modes by name: those of ``search_spaces/modes.yaml``, presets, and any other partition by its text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import yaml
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import search_spaces_root
 from afd_dse.spec.cells import PARTITIONS, parse_partition
+from afd_dse.spec.presets import Preset, presets
 from afd_dse.spec.suggest import closest, normalised
 
 ALL = "all"
@@ -50,16 +51,17 @@ def named_modes() -> tuple[Mode, ...]:
 
 
 def resolve_mode(value: str, field: str = "search.modes") -> tuple[str, str]:
-    """Name and canonical partition of one mode, given by name, alias or partition text.
+    """Name and canonical partition of one mode, given by name or alias (also of a preset) or partition text.
 
     A partition without a name is named by its text. Raises :class:`InputError` naming ``field``.
     """
     spelling = normalised(value)
-    for mode in named_modes():
+    every: list[Mode | Preset] = [*named_modes(), *presets()]
+    for mode in every:
         if spelling in {normalised(name) for name in (mode.name, *mode.also_known_as)}:
             return mode.name, mode.partition
     if not _reads_as_partition(value):
-        known = [mode.name for mode in named_modes()]
+        known = [mode.name for mode in every]
         near = closest(value, known)
         hint = f"did you mean {' or '.join(near)}? Use" if near else "use"
         remedy = f"{hint} all, one of {', '.join(known)}, or a partition such as 'PA PF | DA | DF'"

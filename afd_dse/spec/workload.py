@@ -7,11 +7,11 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, 
 
 from afd_dse.errors import InputError
 from afd_dse.spec.base import Spec, absolute, complain_about, complaint
+from afd_dse.spec.routing import ExpertDistribution
 from afd_dse.spec.trace import Statistics, Trace, read_trace
 
 # Standard deviation / mean of a uniform distribution between 0 and twice its mean.
 LARGEST_UNIFORM_CV = 3.0**-0.5
-ExpertDistribution = Literal["uniform", "balanced", "power_law_1.01", "power_law_1.2"]
 
 
 def _trace_file(text: str, info: ValidationInfo) -> str:
@@ -138,7 +138,8 @@ class Workload(Spec):
     """How requests arrive."""
     expert_distribution: ExpertDistribution = "uniform"
     """How tokens fall on experts: `uniform` (each token draws at random, no favourites), `balanced` (every expert gets
-    the same number), or a skewed draw as the measured tables hold it."""
+    the same number), a skewed draw as the measured tables hold it, {kind: power_law, exponent:}, or
+    {histogram: file}."""
 
     @model_validator(mode="after")
     def _traces_have_columns(self) -> Self:

@@ -92,6 +92,45 @@ def test_the_indexer_of_dsa_adds_its_key_and_a_scale() -> None:
     assert float(extra) == 132.0
 
 
+def test_flashmla_packs_an_fp8_latent_of_dsa_with_its_scales_and_a_wide_rope_key() -> None:
+    dense, sparse = load_model("DeepSeek-V3"), load_model("DeepSeek-V3.2")
+    fp8, wide = Quantization(kv_cache="fp8"), Quantization(kv_cache="bfloat16")
+
+    def held(model: ModelArchitecture, quantization: Quantization) -> list[float]:
+        kind = model.kinds[1]
+        return [
+            float(weights.kv_bytes_per_token(kind, quantization, 1, packed_latent=packed))
+            for packed in (False, True)
+        ]
+
+    # FlashMLA's README: 512 values in fp8, four fp32 scales, 64 rope values in bfloat16: 656 bytes.
+    assert held(sparse, fp8) == [576 + 132, 656 + 132]
+    # Dense MLA and a bfloat16 cache know no such layout.
+    assert held(dense, fp8) == [576, 576]
+    assert held(sparse, wide) == [1152 + 132, 1152 + 132]
+
+
+def test_absorbed_weights_are_a_second_copy_of_kv_b_and_only_of_mla() -> None:
+    mla, gqa = load_model("DeepSeek-V3"), load_model("Qwen3-32B")
+    # kv_b of DeepSeek-V3: a latent of 512 into 128 heads of 128 + 128.
+    one = 512 * 128 * 256
+    assert weights.absorbed_weight_bytes(mla.kinds[0], [1, 8], 2.0).tolist() == [2.0 * one, 2.0 * one / 8]
+    assert float(weights.absorbed_weight_bytes(gqa.kinds[0], 1, 2.0)) == 0.0
+    q = mla.quantization
+    more = weights.attention_side_bytes(mla, q, 1, absorbed_bytes=1.0) - weights.attention_side_bytes(
+        mla, q, 1
+    )
+    assert float(more) == pytest.approx(61 * one)
+
+
+def test_a_framework_may_give_windowed_layers_more_than_their_window() -> None:
+    sliding, full = load_model("gpt-oss-120b").kinds
+    contexts = np.array([64, 128, 5000])
+    assert weights.kv_tokens(sliding, contexts, window_share=0.8).tolist() == [64, 128, 4000]
+    assert weights.kv_tokens(sliding, contexts, window_share=1.0).tolist() == contexts.tolist()
+    assert weights.kv_tokens(full, contexts, window_share=0.8).tolist() == contexts.tolist()
+
+
 def test_windows_bound_the_cache_and_linear_attention_has_a_state_instead() -> None:
     sliding, full = load_model("gpt-oss-120b").kinds
     contexts = np.array([64, 128, 5000])

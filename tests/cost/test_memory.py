@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from afd_dse.architecture.catalogue import load_model
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import evaluate
-from afd_dse.cost.memory import TERMS, group_memory, kv_bytes, kv_bytes_of_request
+from afd_dse.cost.memory import (
+    TERMS,
+    group_memory,
+    kv_bytes,
+    kv_bytes_of_request,
+    max_concurrent_sequences,
+    running_limit,
+)
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.spec.cells import PARTITIONS, Cell, Phase
@@ -78,7 +85,8 @@ def test_weights_of_deepseek_v3_add_up_to_the_checkpoint() -> None:
 def test_the_cache_of_a_token_of_deepseek_v3_is_the_latent_and_the_rope_key_of_every_layer() -> None:
     case = scenario()
     cut = Cut.of(whole(case, 1, 8, batch_size=1.0), Phase.DECODE)
-    assert kv_bytes(case, cut, np.array([3.0]), 1000.0) == pytest.approx(3 * 1000 * 61 * (512 + 64) * 2)
+    # A thousand tokens take 32 pages of 32.
+    assert kv_bytes(case, cut, np.array([3.0]), 1000.0) == pytest.approx(3 * 1024 * 61 * (512 + 64) * 2)
     assert kv_bytes_of_request(case) == pytest.approx(2048 * 61 * 576 * 2)
 
 
@@ -149,6 +157,10 @@ def test_a_shared_prefix_takes_less_memory_than_private_ones(
     assert none <= shared * (1 + 1e-12)
     assert shared <= private * (1 + 1e-12)
     if sequences > 1.5:
+        assert none <= shared <= private
+    if (
+        sequences > 1.5 and prefix > 32
+    ):  # longer than any page: a shorter one may fit into a page that was begun
         assert none < shared < private
 
 
@@ -159,7 +171,8 @@ def test_a_group_of_both_phases_keeps_a_shared_prefix_once() -> None:
     cache = TERMS.index("kv_cache")
     more = evaluate(shared, candidates).memory[0, 0, cache] - evaluate(base, candidates).memory[0, 0, cache]
     tp = candidates.integer("decode_tp")[0]
-    assert more == pytest.approx(10_000 * 64 * 2 * 128 * np.ceil(8 / tp) * 2)
+    # 2048 + 512 tokens are 80 pages of 32, with the prefix 393.
+    assert more == pytest.approx(313 * 32 * 64 * 2 * 128 * np.ceil(8 / tp) * 2)
 
 
 @pytest.mark.parametrize("text", ["PA PF DF | DA", "PA DF | PF DA", "PA DF | PF | DA"])
@@ -209,3 +222,200 @@ def test_drafting_needs_the_next_token_module() -> None:
     # The module is one more MoE layer: 256 experts of 3 · 2048 · 7168, an eighth of them on a GPU.
     assert more == pytest.approx(256 * 3 * 2048 * 7168 / 8, rel=0.25)
     assert load_model("deepseek-ai/DeepSeek-V3").next_token_layers == 1
+
+
+COLOCATED = (Cell.PA, Cell.PF, Cell.DA, Cell.DF)
+
+
+def unit(tp: int, dp: int = 1, *, ep: int = 1, moe: bool = True) -> dict[Phase, Cut]:
+    """Both phases on one unit of ``tp`` × ``dp`` GPUs, its experts cut ``ep`` ways and ``tp · dp / ep`` in width."""
+    one, none = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    width = tp * dp // ep if moe else tp
+    cut = Cut(
+        none, none, tp * one, dp * one, one, one, width * one, (ep if moe else dp) * one, none, one, one
+    )
+    return dict.fromkeys(Phase, cut)
+
+
+def budget(tokens: float) -> dict[Phase, np.ndarray]:
+    return {Phase.PREFILL: np.array([tokens]), Phase.DECODE: np.zeros(1)}
+
+
+def with_pool(case: Scenario, **fractions: float) -> Scenario:
+    return replace(case, pools=[replace(pool, **fractions) for pool in case.pools])  # type: ignore[arg-type]
+
+
+def engine(
+    model: str, framework: str, accelerator: str, gpus: int = 1, isl: int = 1023, osl: int = 1, **job: Any
+) -> Scenario:
+    pools = [{"name": "main", "accelerator": accelerator, "count": gpus}]
+    return build(model, pools, framework=framework, isl=isl, osl=osl, **job)
+
+
+def tokens_held(case: Scenario, cuts: dict[Phase, Cut], step: float = 8192.0) -> float:
+    """Tokens of the KV cache, to a sequence of 1024."""
+    return float(max_concurrent_sequences(case, COLOCATED, cuts, budget(step))[0]) * 1024
+
+
+@settings(max_examples=20)
+@given(
+    scenario_names, seeds, st.sampled_from(PARTITIONS), st.floats(0.0, 20_000.0), st.floats(10.0, 100_000.0)
+)
+def test_the_most_sequences_fit_and_one_more_does_not(
+    name: str, seed: int, partition: Any, tokens: float, context: float
+) -> None:
+    """One memory, read both ways: what the search calls feasible is what the cache holds."""
+    base = scenario(name)
+    case = replace(base, workload=replace(base.workload, isl=context, osl=64.0))
+    candidates = layout(case, partition, np.random.default_rng(seed))
+    cuts = {phase: Cut.of(candidates, phase) for phase in Phase}
+    step = {phase: np.array([tokens]) for phase in Phase}
+    for group in partition.groups:
+        if Cell.DA not in group:
+            continue
+        most = max_concurrent_sequences(case, group, cuts, step)
+
+        def slack(sequences: np.ndarray, group: tuple[Cell, ...] = group) -> float:
+            return float(group_memory(case, [group], cuts, sequences, np.zeros(1), step)[0].slack[0])
+
+        if most[0] > 0:
+            assert slack(most) >= -1e-9
+        assert slack(most + 1.0) < 1e-9
+
+
+def test_a_group_without_attention_has_no_sequences() -> None:
+    with pytest.raises(ValueError, match="DF has no KV cache"):
+        max_concurrent_sequences(scenario(), (Cell.DF,), unit(8, ep=8), budget(0.0))
+
+
+@settings(max_examples=20)
+@given(scenario_names, st.sampled_from([1, 2, 4]), st.floats(0.0, 20_000.0), st.floats(1.0, 4.0))
+def test_a_larger_token_budget_or_longer_sequences_never_hold_more(
+    name: str, tp: int, tokens: float, factor: float
+) -> None:
+    case = scenario(name)
+    cuts = unit(tp, ep=tp, moe=case.moe is not None)
+
+    def held(step: float, length: float) -> float:
+        lengths = np.array([length])
+        return float(
+            max_concurrent_sequences(case, COLOCATED, cuts, budget(step), sequence_tokens=lengths)[0]
+        )
+
+    assert held(tokens * factor, 1000.0) <= held(tokens, 1000.0)
+    assert held(tokens, 1000.0 * factor) <= held(tokens, 1000.0)
+
+
+def test_tensorrt_llm_gives_the_cache_a_share_of_what_a_forward_pass_leaves_free() -> None:
+    case = engine("meta-llama/Meta-Llama-3.1-8B", "trtllm", "h100")
+    cuts = unit(1, moe=False)
+    half, all_of_it = (tokens_held(with_pool(case, free_fraction=f), cuts) for f in (0.5, 1.0))
+    assert half / all_of_it == pytest.approx(0.5, rel=0.01)
+    # 79.2 GiB to hand out, 15 GiB of weights, 128 KiB a token; the rest is context and about a GiB of activations.
+    assert all_of_it * 2**17 / 2**30 == pytest.approx(79.2 - 15.0 - 4.1 - 1.0, abs=0.3)
+
+
+def test_vllm_holds_what_its_own_profile_of_llama_3_8b_says() -> None:
+    """vllm-project/vllm pull request 10511, one H100: 53.29 GiB for the cache at gpu_memory_utilization 0.9."""
+    case = with_pool(engine("meta-llama/Meta-Llama-3.1-8B", "vllm", "h100"), usable_fraction=0.9)
+    assert tokens_held(case, unit(1, moe=False)) * 2**17 / 2**30 == pytest.approx(53.29, rel=0.01)
+
+
+def test_sglang_holds_the_tokens_that_it_logged_for_qwen3_235b() -> None:
+    """vllm-project/vllm issue 21348, 4 × H100: 367,404 tokens at mem_fraction_static 0.93."""
+    case = with_pool(engine("Qwen/Qwen3-235B-A22B-FP8", "sglang", "h100", 4), static_fraction=0.93)
+    assert tokens_held(case, unit(4)) == pytest.approx(367_404, rel=0.01)
+
+
+# Measured runs whose requests queued for 10 s and more: output tokens/s × TPOT is what ran at once. From SemiAnalysis
+# InferenceX (October 2025 to April 2026), the last one from NVIDIA's runs for aiconfigurator, as aiconfigurator-core
+# publishes them. The fp8 and fp4 checkpoints on B200 keep an fp8 cache. Framework, model, accelerator, GPUs, types,
+# isl, osl, sequences that ran.
+FP8 = {"gemm": "fp8", "kv_cache": "fp8"}
+FP4 = {"gemm": "nvfp4", "kv_cache": "fp8"}
+SATURATED = [
+    ("trtllm", "meta-llama/Llama-3.1-70B", "b200", 1, FP8, 7373, 922, 73.3),
+    ("trtllm", "meta-llama/Llama-3.1-70B", "b200", 1, FP8, 922, 7373, 75.5),
+    ("trtllm", "meta-llama/Llama-3.1-70B", "b200", 1, FP4, 7373, 922, 91.8),
+    ("trtllm", "meta-llama/Llama-3.1-70B", "b200", 1, FP4, 922, 7373, 94.4),
+    ("vllm", "MiniMaxAI/MiniMax-M2.5", "b200", 2, {"kv_cache": "fp8"}, 7373, 922, 103.4),
+    ("vllm", "nvidia/MiniMax-M2.5-NVFP4", "b200", 2, {"kv_cache": "fp8"}, 7373, 922, 202.2),
+    ("vllm", "MiniMaxAI/MiniMax-M2.5", "h100", 4, {}, 7373, 922, 29.3),
+    ("vllm", "meta-llama/Llama-3.1-70B", "h100", 2, {"gemm": "fp8"}, 7373, 922, 28.8),
+    ("vllm", "Qwen/Qwen3-32B", "h100", 2, {}, 4096, 1024, 62.8),
+]
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "accelerator", "gpus", "types", "isl", "osl", "ran"), SATURATED
+)
+def test_engines_that_queued_ran_as_many_sequences_as_their_cache_holds(
+    framework: str,
+    model: str,
+    accelerator: str,
+    gpus: int,
+    types: dict[str, str],
+    isl: int,
+    osl: int,
+    ran: float,
+) -> None:
+    case = engine(model, framework, accelerator, gpus, isl, osl, quantization=types)
+    limit = running_limit(case, COLOCATED, unit(gpus, moe=case.moe is not None), budget(8192.0))
+    assert limit[0] == pytest.approx(ran, rel=0.1)
+
+
+def test_sglang_without_flags_holds_less_and_large_models_get_the_flag() -> None:
+    small = engine("Qwen/Qwen3-32B", "sglang", "h100")
+    cuts, step = unit(1, moe=False), budget(8192.0)
+    lengths = {"input_tokens": np.array([1023.0]), "output_tokens": np.array([2.0])}
+    plain = running_limit(small, COLOCATED, cuts, step, **lengths)[0]
+    # 512 MiB + 1.5 MiB × 8192 + 2 MiB × 512 kept free of 79.65 GiB: mem_fraction_static 0.83.
+    assert plain == (0.8297 * (79.2 * 2**30 - 1.95e9) - 65.52e9) // (1024 * 2**18)
+    flagged = max_concurrent_sequences(small, COLOCATED, cuts, step)[0]
+    assert plain < flagged
+    # DeepSeek-V3's weights alone are 0.88 of four B200: no run without the flag, one with it.
+    large = engine("deepseek-ai/DeepSeek-V3", "sglang", "b200", 4)
+    assert running_limit(large, COLOCATED, unit(4), budget(16384.0))[0] >= 1.0
+
+
+def test_a_share_that_the_job_sets_replaces_the_rule_of_the_framework() -> None:
+    pools = [{"name": "main", "accelerator": "h100", "count": 1, "usable_memory_fraction": 0.8}]
+    for framework in ("trtllm", "sglang", "vllm"):
+        case = build("meta-llama/Meta-Llama-3.1-8B", pools, framework=framework)
+        group = group_memory(case, [COLOCATED], unit(1, moe=False), np.ones(1), np.zeros(1), budget(0.0))[0]
+        assert group.budget[0] == pytest.approx(0.8 * case.visible_bytes[0])
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "gib"),
+    [
+        ("h100", 79.19),
+        ("h200", 139.81),
+        ("b200", 178.35),
+        ("gb200", 184.31),
+        ("b300", 267.69),
+        ("gb300", 276.5),
+    ],
+)
+def test_cuda_hands_out_what_pytorch_reports_as_the_total(accelerator: str, gib: float) -> None:
+    case = engine("Qwen/Qwen3-8B", "trtllm", accelerator)
+    assert case.visible_bytes[0] / 2**30 == pytest.approx(gib, abs=0.08)
+
+
+def test_experts_alone_hold_their_share_of_the_copies_and_next_to_attention_all_of_their_ranks() -> None:
+    """Frameworks size the buffers of an expert GPU for every copy of its own rank's tokens."""
+    case = scenario()
+    step = budget(4096.0)
+    act = TERMS[2]
+    assert act == "activations"
+
+    def held(ep: int, group: tuple[Cell, ...]) -> float:
+        cuts = unit(8, ep=ep)
+        found = group_memory(case, [group], cuts, np.zeros(1), np.zeros(1), step)[0]
+        return float(found.terms[act][0])
+
+    together = COLOCATED
+    assert held(8, together) > held(1, together)  # whole experts are wider than eighths of them
+    alone = (Cell.PF, Cell.DF)
+    # Eight GPUs that are sent one rank's tokens get an eighth of its copies each.
+    assert held(8, alone) == pytest.approx(4096 / 8 * 8 * (3 * 7168 + 6 * 2048))

@@ -100,6 +100,27 @@ BROKEN = {
     "chunk zero": (put("chunk_tokens", value=0), "chunk_tokens", "above 0"),
     "policy unknown": (put("policy", value="fifo"), "policy", "use one of chunked, prioritized"),
     "policy without meaning": (put("policy", value="prioritized"), "policy", "do not share steps"),
+    "tiles without shared groups": (
+        put("policy", value="tile_shared"),
+        "policy",
+        "no group serves both phases",
+    ),
+    "share of SMs without tiles": (put("decode_share", value=0.5), "decode_share", "policy: tile_shared"),
+    "expert policy unknown": (
+        put("groups", 2, "expert_policy", value="histroy"),
+        "groups[2].expert_policy",
+        "did you mean history",
+    ),
+    "expert policy without experts": (
+        put("groups", 1, "expert_policy", value="history"),
+        "groups[1].expert_policy",
+        "no meaning",
+    ),
+    "copies without slots": (
+        put("groups", 2, "expert_policy", value="prefetch"),
+        "groups[2].expert_policy",
+        "redundant_experts",
+    ),
     "mode unknown": (put("mode", value="pdd"), "mode", "unknown mode"),
     "mode against partition": (put("mode", value="pd"), "mode", "not the partition given"),
     "partition broken": (put("partition", value="PA PF | DA"), "partition", "exactly one group"),

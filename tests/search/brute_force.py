@@ -103,8 +103,12 @@ def _rows(case: Scenario, grid: Grid, partition: Partition) -> Iterator[dict[str
 def everything(case: Scenario, grid: Grid, partition: Partition) -> Found:
     """All layouts × replicas × batches × chunks × policies of ``partition`` within the cluster, evaluated."""
     rows = list(_rows(case, grid, partition))
-    policies = grid.policies if partition.shares_steps else ["chunked"]
-    loads = list(product(grid.batch.values(), grid.chunk_tokens, [POLICIES.index(p) for p in policies]))
+    ways = [(0, 1.0)]
+    if partition.shares_steps:
+        ways = [(POLICIES.index(name), 1.0) for name in grid.policies if name in ("chunked", "prioritized")]
+    if partition.is_joint and "tile_shared" in grid.policies:
+        ways += [(POLICIES.index("tile_shared"), share) for share in grid.decode_shares]
+    loads = [(*load, *way) for load in product(grid.batch.values(), grid.chunk_tokens) for way in ways]
     names = list(rows[0])
     table = np.repeat(np.array([[row[name] for name in names] for row in rows]), len(loads), axis=0)
     load = np.tile(np.array(loads, dtype=float), (len(rows), 1))
@@ -114,5 +118,6 @@ def everything(case: Scenario, grid: Grid, partition: Partition) -> Found:
         batch_size=load[:, 0],
         chunk_tokens=load[:, 1],
         policy=load[:, 2].astype(int),
+        decode_share=load[:, 3],
     )
     return Found(candidates, evaluate(case, candidates))

@@ -3,7 +3,7 @@ import pytest
 
 from afd_dse.cost.columns import ALL_COLUMNS
 from afd_dse.cost.evaluate import evaluate
-from afd_dse.search.layouts import blocks, enumerate_layouts, expand
+from afd_dse.search.layouts import Sharing, blocks, enumerate_layouts, expand
 from afd_dse.spec.cells import PARTITIONS, Phase, parse_partition
 from tests.search.brute_force import everything
 from tests.strategies import build, grid, scenario
@@ -58,7 +58,7 @@ def test_a_dense_model_has_no_attention_dp_around_its_ffn() -> None:
 
 def test_expansion_is_the_product_of_layouts_chunks_and_policies() -> None:
     layouts = enumerate_layouts(MOE, PARTITIONS[0], tuple(Phase), SMALL)
-    rows = expand(layouts, np.array([512.0, 2048.0, 8192.0]), ["chunked", "prioritized"])
+    rows = expand(layouts, np.array([512.0, 2048.0, 8192.0]), [Sharing(0), Sharing(1)])
     assert len(rows) == 6 * len(layouts)
     table = np.stack([rows.number(name) for name in ALL_COLUMNS], axis=1)
     assert len(np.unique(table, axis=0)) == len(table)

@@ -1,0 +1,1 @@
+"""Measured against predicted: what the estimates are judged by."""
