@@ -408,7 +408,9 @@ class Simulator:
     @property
     def fullest(self) -> float:
         """The most that any KV store has held, as a share of its capacity."""
-        return max(pool.most_used / pool.capacity if pool.capacity > 0.0 else 0.0 for pool in self._pools())
+        return float(
+            max(pool.most_used / pool.capacity if pool.capacity > 0.0 else 0.0 for pool in self._pools())
+        )
 
     def state(self) -> dict[str, Any]:
         """Everything that changes, as JSON values; :meth:`restore` continues from it bit for bit."""
