@@ -15,6 +15,8 @@ FLOW = (
     "cost",
     "search",
     "calibration",
+    "simulation",
+    "planning",
     "results",
     "report",
     "literature",

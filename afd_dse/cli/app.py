@@ -1,61 +1,14 @@
-"""Commands and their options; each loads what it needs when it runs."""
+"""Commands that answer questions: what to deploy, how it behaves, what to buy. Each loads what it needs."""
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from afd_dse.cli.errors import DONE, FAILED, INFEASIBLE, Commands
-
-app = typer.Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-db = typer.Typer(no_args_is_help=True, help="Look into, check and rebuild the operator database.")
-app.add_typer(db, name="db")
-
-JobFile = Annotated[
-    Path, typer.Argument(metavar="JOB", help="Job file (YAML or JSON), or a deployment request of Dynamo.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-CalibrationOption = Annotated[
-    str | None,
-    typer.Option(
-        "--calibration",
-        metavar="default|none|FILE",
-        help="What engines take beyond their kernels: fitted to published runs, nothing, or your own fit.",
-    ),
-]
-
-
-def main() -> None:
-    """Entry point of the ``afd-dse`` command."""
-    app(prog_name="afd-dse")
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        import afd_dse
-
-        sys.stdout.write(f"afd-dse {afd_dse.__version__}\n")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-) -> None:
-    """Find the best way to serve an LLM on a cluster: colocated, PD or attention-FFN disaggregated.
-
-    Exit codes: 0 done, 2 bad input, 3 nothing feasible, 1 anything else.
-    """
+from afd_dse.cli import data, evidence
+from afd_dse.cli.errors import DONE, INFEASIBLE
+from afd_dse.cli.root import AsJson, CalibrationOption, Deployment, JobFile, Mode, Rank, app, print_json
 
 
 @app.command()
@@ -86,6 +39,14 @@ def optimize(
         str | None, typer.Option(metavar="FILE", help="File that a sampled search is continued from.")
     ] = None,
     calibration: CalibrationOption = None,
+    confirm: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="K",
+            help="Simulate up to K deployments before recommending; absent: 20 for percentiles.",
+        ),
+    ] = None,
 ) -> int:
     """Find the best deployment of a job, overall and per mode."""
     from afd_dse import optimize as run
@@ -107,7 +68,7 @@ def optimize(
 
         check_folder(out)
     with search_progress() as progress:
-        result = run(asked, progress=progress)
+        result = run(asked, progress=progress, confirm=confirm)
     written: list[Path] = []
     if out is not None:
         from afd_dse.cli.progress import waiting
@@ -130,20 +91,10 @@ def optimize(
 @app.command()
 def estimate(
     job: JobFile,
-    deployment: Annotated[
-        str,
-        typer.Argument(
-            metavar="DEPLOYMENT",
-            help="Deployment (JSON or YAML), a result.json or its folder, or - for stdin.",
-        ),
-    ],
+    deployment: Deployment,
     as_json: AsJson = False,
-    mode: Annotated[
-        str | None, typer.Option(metavar="MODE", help="Of a result: the best of this mode.")
-    ] = None,
-    rank: Annotated[
-        int | None, typer.Option(min=1, help="Of a result: the N-th best layout, of all modes or of --mode.")
-    ] = None,
+    mode: Mode = None,
+    rank: Rank = None,
     calibration: CalibrationOption = None,
 ) -> int:
     """Evaluate one deployment: stations, operators, provenance, memory."""
@@ -153,137 +104,12 @@ def estimate(
     asked = read_job(job, {"calibration": calibration})
     document = run(asked, read_deployment(deployment, mode, rank))
     if as_json:
-        _print_json(document)
+        print_json(document)
     else:
         from afd_dse.cli.estimate import print_estimate
 
         print_estimate(document, slo=asked.slo.model_dump())
     return DONE if document["feasible"] else INFEASIBLE
-
-
-@app.command()
-def validate(
-    measured: Annotated[
-        Path,
-        typer.Argument(metavar="MEASURED.csv", help="Measured runs, or measured KV capacities, one a row."),
-    ],
-    predictions: Annotated[
-        Path | None, typer.Option("--predictions", metavar="OUT.csv", help="Write every row's prediction.")
-    ] = None,
-    calibration: CalibrationOption = None,
-    as_json: AsJson = False,
-) -> int:
-    """Compare predictions with measured runs: errors, intervals, regret of the choice."""
-    from afd_dse.calibration.api import validate as run
-    from afd_dse.calibration.files import check_target, write_predictions
-
-    if predictions is not None:
-        check_target(predictions, "--predictions")
-    facts, table = run(measured, calibration or "default")
-    if predictions is not None:
-        write_predictions(table, predictions)
-    if as_json:
-        _print_json(facts)
-    else:
-        from afd_dse.cli.accuracy import print_validation
-
-        print_validation(facts, measured)
-    return DONE
-
-
-@app.command()
-def calibrate(
-    measured: Annotated[
-        Path, typer.Argument(metavar="MY_RUNS.csv", help="Your measured runs, five or more.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The calibration file to write.")] = Path(
-        "calibration.yaml"
-    ),
-    start: Annotated[
-        str | None,
-        typer.Option("--start", metavar="default|none|FILE", help="What the fit shrinks to; none: fit anew."),
-    ] = "default",
-    as_json: AsJson = False,
-) -> int:
-    """Fit what engines take beyond their kernels to your own runs."""
-    from afd_dse.calibration.api import calibrate as run
-    from afd_dse.calibration.files import check_target, write_calibration
-
-    check_target(out, "--out")
-    fitted, errors = run(measured, None if start in (None, "none") else start)
-    write_calibration(fitted, out)
-    if as_json:
-        _print_json({"calibration": fitted.model_dump(mode="json"), "written": str(out), **errors})
-    else:
-        from afd_dse.cli.accuracy import print_calibration
-
-        print_calibration(fitted, errors, out, set(errors["after"]["by"]["framework"]))
-    return DONE
-
-
-@app.command()
-def literature(
-    rows: Annotated[
-        Path,
-        typer.Argument(metavar="ROWS", help="CSV of published results: id, evaluator, inputs, expected."),
-    ],
-    as_json: AsJson = False,
-) -> int:
-    """Evaluate published results with the model's own functions and compare."""
-    from afd_dse.cli.progress import waiting
-    from afd_dse.literature.run import literature as run
-
-    with waiting("evaluating published results; rows that need a search take a few seconds each"):
-        document = run(rows)
-    if as_json:
-        _print_json(document)
-    else:
-        from afd_dse.cli.literature import print_literature
-
-        print_literature(document)
-    return DONE
-
-
-@app.command()
-def hfu(
-    model: Annotated[str, typer.Option(metavar="NAME", help="Catalogue name, or path of a config.json.")],
-    accelerator: Annotated[str, typer.Option(metavar="NAME", help="Whose GPUs hold the experts.")],
-    ffn_nodes: Annotated[str, typer.Option(metavar="1..64", help="FFN nodes: a range or a list.")] = "1..64",
-    profile: Annotated[
-        str, typer.Option(metavar="NAME", help="Hardware figures: catalogue, or baidu as published.")
-    ] = "catalogue",
-    dispatch_bytes: Annotated[
-        float, typer.Option(min=0.125, help="Bytes an element on the way to the experts.")
-    ] = 1.0,
-    combine_bytes: Annotated[float, typer.Option(min=0.125, help="Bytes an element on the way back.")] = 2.0,
-    tpot_ms: Annotated[
-        float | None, typer.Option(min=0.001, help="Also the tokens a GPU gets in a stage of this TPOT.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the chart as HTML.")] = None,
-    as_json: AsJson = False,
-) -> int:
-    """How much of its FLOPS the network lets an FFN GPU use: bound, regimes, dead zone."""
-    from afd_dse.architecture.catalogue import load_model
-    from afd_dse.cli.hfu import document_of, node_counts, print_hfu, write_plot
-    from afd_dse.network.hardware import supply_hardware
-    from afd_dse.network.hfu import hfu_analysis
-
-    analysis = hfu_analysis(
-        load_model(model),
-        supply_hardware(accelerator, profile),
-        node_counts(ffn_nodes),
-        dispatch_bytes=dispatch_bytes,
-        combine_bytes=combine_bytes,
-        tpot_s=None if tpot_ms is None else tpot_ms * 1e-3,
-    )
-    if plot is not None:
-        write_plot(analysis, plot)
-    document = document_of(analysis)
-    if as_json:
-        _print_json(document)
-    else:
-        print_hfu(document)
-    return DONE
 
 
 @app.command()
@@ -331,125 +157,124 @@ def dashboard(
 
 
 @app.command()
-def models(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One model: catalogue name, alias, or config.json.")
-    ] = None,
-    as_json: AsJson = False,
-) -> int:
-    """List the catalogued models, or describe one."""
-    from afd_dse.cli.catalogues import model_detail, model_list, print_model, print_models
-
-    facts = model_list() if name is None else model_detail(name)
-    if as_json:
-        _print_json(facts)
-    elif isinstance(facts, list):
-        print_models(facts)
-    else:
-        print_model(facts)
-    return DONE
-
-
-@app.command()
-def accelerators(as_json: AsJson = False) -> int:
-    """List the catalogued accelerators."""
-    from afd_dse.cli.catalogues import accelerator_list, print_accelerators
-
-    facts = accelerator_list()
-    if as_json:
-        _print_json(facts)
-    else:
-        print_accelerators(facts)
-    return DONE
-
-
-@app.command()
-def schema() -> int:
-    """Print the JSON schema of the job file."""
-    from afd_dse import Job
-
-    _print_json(Job.model_json_schema())
-    return DONE
-
-
-@db.command("list")
-def db_list(as_json: AsJson = False) -> int:
-    """List the tables by accelerator, framework and operator."""
-    from afd_dse.cli.database import print_tables, table_list
-
-    facts = table_list()
-    if as_json:
-        _print_json(facts)
-    else:
-        print_tables(facts)
-    return DONE
-
-
-@db.command("show")
-def db_show(
-    table: Annotated[
-        str,
-        typer.Argument(metavar="TABLE", help="ACCELERATOR/FRAMEWORK/OPERATOR, e.g. b200_sxm/trtllm/gemm."),
-    ],
-    as_json: AsJson = False,
-) -> int:
-    """Describe one table: its columns and their ranges, rows, source."""
-    from afd_dse.cli.database import print_table, table_detail
-
-    facts = table_detail(table)
-    if as_json:
-        _print_json(facts)
-    else:
-        print_table(facts)
-    return DONE
-
-
-@db.command("check")
-def db_check(
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", metavar="NAME", help="Coverage of this model only; may be repeated."),
-    ] = None,
-    with_coverage: Annotated[
-        bool,
-        typer.Option("--coverage/--no-coverage", help="Look up every model on every accelerator (1 min)."),
-    ] = True,
-    as_json: AsJson = False,
-) -> int:
-    """Validate the whole database: schemas, values, hashes; count rows faster than light."""
-    from afd_dse.cli.database import check, print_check
-
-    facts = check(model or [], with_coverage)
-    if as_json:
-        _print_json(facts)
-    else:
-        print_check(facts)
-    return DONE if facts["ok"] else FAILED
-
-
-@db.command("import")
-def db_import(
-    wheel: Annotated[
+def simulate(
+    job: JobFile,
+    deployment: Deployment,
+    trace: Annotated[
         Path | None,
-        typer.Option("--wheel", metavar="FILE", help="aiconfigurator-core wheel; absent: pip fetches it."),
+        typer.Option("--trace", metavar="FILE", help="Requests of a trace (Azure CSV, Mooncake JSON lines)."),
     ] = None,
-    to: Annotated[
-        Path | None, typer.Option("--to", metavar="DIR", help="Database folder; absent: the package's own.")
+    requests: Annotated[int | None, typer.Option(min=1, max=10_000_000, help="Requests to send.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed; the same seed gives the same answer.")] = 0,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Requests/s offered; absent: what the deployment is estimated to serve."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Requests in flight of a closed loop.")
+    ] = None,
+    routing: Annotated[
+        str, typer.Option(metavar="HOW", help="least_loaded, round_robin, length_buckets or shared_queue.")
+    ] = "least_loaded",
+    kv: Annotated[
+        str | None,
+        typer.Option(
+            "--kv", metavar="HOW", help="grow (and recompute when full) or reserve; absent: as the framework."
+        ),
+    ] = None,
+    max_batch: Annotated[int | None, typer.Option(min=1, help="Most decoding requests of a rank.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Write simulation.json and timeline.html; resume what is there."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", metavar="FILE", help="File to resume from if interrupted.")
+    ] = None,
+    as_json: AsJson = False,
+    mode: Mode = None,
+    rank: Rank = None,
+) -> int:
+    """Send requests through one deployment: percentiles, goodput, queues over time."""
+    import time
+
+    from afd_dse.cli.inputs import read_deployment, read_job
+    from afd_dse.cli.simulate import checked_options, print_simulation, simulation_progress
+    from afd_dse.results.simulate import simulate as run
+
+    options = checked_options(
+        trace=trace,
+        requests=requests,
+        seed=seed,
+        rate=rate,
+        concurrency=concurrency,
+        routing=routing,
+        kv=kv,
+        max_batch=max_batch,
+    )
+    asked = read_job(job, {})
+    found = read_deployment(deployment, mode, rank)
+    if out is not None:
+        from afd_dse.results.files import check_folder
+
+        check_folder(out)
+    start = time.monotonic()
+    with simulation_progress() as progress:
+        document = run(asked, found, options, checkpoint=checkpoint, folder=out, progress=progress)
+    seconds = time.monotonic() - start
+    written: list[Path] = []
+    if out is not None:
+        from afd_dse.report.timeline import write_simulation
+
+        written = write_simulation(document, out)
+    if as_json:
+        print_json(document)
+    else:
+        print_simulation(document, seconds=seconds, written=written)
+    return DONE if document["met"] else INFEASIBLE
+
+
+@app.command()
+def plan(
+    demand: Annotated[Path, typer.Argument(metavar="DEMAND", help="Demand file (YAML or JSON).")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Write plan.json and plan.html; searches done are kept there."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Rebuild the tables from the published measurements."""
-    from afd_dse.cli.database import import_wheel, print_import
+    """Plan GPUs, money and power for a demand over time: what runs when, and what it costs."""
+    from afd_dse.cli.plan import print_plan
+    from afd_dse.cli.progress import told
+    from afd_dse.results.plan import plan as run
+    from afd_dse.spec.demand import load_demand
 
-    facts = import_wheel(wheel, to)
+    asked = load_demand(demand)
+    if out is not None:
+        from afd_dse.results.files import check_folder
+
+        check_folder(out)
+    with told() as tell:
+        document = run(asked, folder=out, progress=tell)
+    written: list[Path] = []
+    if out is not None:
+        from afd_dse.report.capacity import write_plan
+
+        written = write_plan(document, out)
     if as_json:
-        _print_json(facts)
+        print_json(document)
     else:
-        print_import(facts)
-    return DONE
+        print_plan(document, written=written)
+    return DONE if document["feasible"] else INFEASIBLE
 
 
-def _print_json(document: Any) -> None:
-    import json
+def main() -> None:
+    """Entry point of the ``afd-dse`` command."""
+    app(prog_name="afd-dse")
 
-    sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+# The other commands register themselves when their modules are loaded.
+__all__ = ["app", "data", "evidence", "main"]

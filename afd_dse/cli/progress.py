@@ -41,3 +41,16 @@ def waiting(text: str) -> Iterator[None]:
         return
     with console.status(text):
         yield
+
+
+@contextmanager
+def told() -> Iterator[Callable[[str], None]]:
+    """Callback that shows what is being done, where a person watches."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("…") as status:
+        yield status.update

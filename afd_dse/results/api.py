@@ -8,6 +8,8 @@ import numpy as np
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.results.breakdown import breakdown
+from afd_dse.results.confirm import confirm as confirmed
+from afd_dse.results.confirm import confirmations_asked, with_confirmations
 from afd_dse.results.deployment import Deployment, deployment_of
 from afd_dse.results.parse import candidates_of
 from afd_dse.results.result import Result, build_result
@@ -21,11 +23,18 @@ from afd_dse.spec.modes import mode_name
 from afd_dse.spec.presets import grids_of
 
 
-def optimize(job: Job | Mapping[str, Any], *, progress: Callable[[str, int], None] | None = None) -> Result:
+def optimize(
+    job: Job | Mapping[str, Any],
+    *,
+    progress: Callable[[str, int], None] | None = None,
+    confirm: int | None = None,
+) -> Result:
     """Find the best deployment of ``job``, overall and per mode.
 
-    ``progress`` is told the mode and how many more candidates it has evaluated. Raises :class:`InputError` for a job
-    that is not valid; a job that nothing can satisfy is a valid one, and its result lists the nearest misses.
+    ``progress`` is told the mode and how many more candidates it has evaluated. ``confirm`` deployments are simulated
+    at most before one is recommended; absent: 20 where TTFT is judged at a percentile above 50, else none. Raises
+    :class:`InputError` for a job that is not valid; a job that nothing can satisfy is a valid one, and its result lists
+    the nearest misses.
     """
     job = job if isinstance(job, Job) else load_job(job)
     scenario = scenario_from_job(job)
@@ -42,7 +51,11 @@ def optimize(job: Job | Mapping[str, Any], *, progress: Callable[[str, int], Non
         grids={name: grids_of(name) for name, _ in asked.partitions},
         progress=progress or (lambda mode, rows: None),
     )
-    return build_result(job, scenario, outcome)
+    most = confirmations_asked(job, confirm)
+    if not most:
+        return build_result(job, scenario, outcome)
+    outcome, confirmations = confirmed(job, scenario, outcome, most, progress=progress)
+    return with_confirmations(build_result(job, scenario, outcome), confirmations)
 
 
 def estimate(job: Job | Mapping[str, Any], deployment: Mapping[str, Any]) -> Deployment:

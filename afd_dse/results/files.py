@@ -18,7 +18,6 @@ def write_result(result: Result, directory: str | Path, page: str | None = None)
     Everything is rendered first and every file replaced as a whole; on an error the folder is left as it was. Returns
     the paths. Raises :class:`InputError` when the folder cannot be written.
     """
-    folder = Path(directory).expanduser()
     contents: dict[str, bytes] = {
         RESULT: result.to_json().encode() + b"\n",
         FRONT: front_table(result.candidates).to_csv(index=False).encode(),
@@ -26,6 +25,15 @@ def write_result(result: Result, directory: str | Path, page: str | None = None)
     }
     if page is not None:
         contents[REPORT] = page.encode()
+    return write_files(directory, contents)
+
+
+def write_files(directory: str | Path, contents: Mapping[str, bytes]) -> list[Path]:
+    """Write files into a folder, each replaced as a whole, all or none; the paths.
+
+    Raises :class:`InputError` when the folder cannot be written.
+    """
+    folder = Path(directory).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return _replace_all(folder, contents)

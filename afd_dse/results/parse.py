@@ -61,6 +61,8 @@ _FOLLOWS = (
     "operators",
     "stations",
     "warnings",
+    "intervals",
+    "slo_probability",
 )
 _GROUP_GIVEN = (
     "cells",

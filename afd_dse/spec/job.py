@@ -234,14 +234,17 @@ def _filled(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+ModelName = Annotated[
+    Annotated[str, AfterValidator(_model_reference), Tag("<name>")]
+    | Annotated[dict[str, Any], AfterValidator(_filled), Tag("<inline>")],
+    Discriminator(_model_form),
+]
+
+
 class Job(Spec):
     """Everything that a search needs to know: `afd-dse optimize JOB`."""
 
-    model: Annotated[
-        Annotated[str, AfterValidator(_model_reference), Tag("<name>")]
-        | Annotated[dict[str, Any], AfterValidator(_filled), Tag("<inline>")],
-        Discriminator(_model_form),
-    ] = Field(examples=["deepseek-ai/DeepSeek-V3"])
+    model: ModelName = Field(examples=["deepseek-ai/DeepSeek-V3"])
     """Catalogue name, path to a Hugging Face config.json (or its folder) relative to the job file, or its content as a
     mapping."""
     quantization: Quantization = Quantization()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from afd_dse.errors import InputError, Problem
 
@@ -55,6 +56,57 @@ def read_trace(path: Path, field: str = "trace") -> Trace:
         raise InputError(Problem(field, str(path), "the trace file is not UTF-8 text", remedy)) from None
     except (OSError, csv.Error) as error:
         raise InputError(Problem(field, str(path), f"unreadable trace ({error})", remedy)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRequests:
+    """The requests of a trace one by one, in order of arrival.
+
+    ``arrival_s`` from the first one on, None where the trace has no times; ``blocks`` the hash ids of the blocks of
+    each prompt (Mooncake), None where it has none.
+    """
+
+    arrival_s: npt.NDArray[np.float64] | None
+    input_tokens: npt.NDArray[np.int64]
+    output_tokens: npt.NDArray[np.int64]
+    blocks: tuple[tuple[int, ...], ...] | None
+
+
+def read_requests(path: Path, field: str = "trace") -> TracedRequests:
+    """Every request of a trace file with both lengths.
+
+    Raises :class:`InputError` naming ``field`` where the file is unusable or lacks a column of lengths.
+    """
+    read_trace(path, field)
+    text = path.read_text(encoding="utf-8-sig")
+    rows = list(_json_rows(text, path, field) if text.lstrip().startswith("{") else _csv_rows(text))
+    columns = {column.lower(): column for column in rows[0]}
+    lengths = []
+    for names in (INPUT_COLUMNS, OUTPUT_COLUMNS):
+        column = next((columns[name] for name in names if name in columns), None)
+        if column is None:
+            _fail(field, path, f"the trace has no column {names[0]}", "give both lengths of every request")
+        values = [_number(row, column, index, path, field) for index, row in enumerate(rows)]
+        # A prompt or an answer of no tokens still costs a step.
+        lengths.append(np.maximum(np.rint(np.array(values)), 1.0).astype(np.int64))
+    column = next((columns[name] for name in TIME_COLUMNS if name in columns), None)
+    blocks = tuple(_blocks(row, index, path, field) for index, row in enumerate(rows))
+    held = blocks if any(blocks) else None
+    if column is None:
+        return TracedRequests(None, lengths[0], lengths[1], held)
+    times = _times(rows, column, path, field)
+    order = np.argsort(times, kind="stable")
+    if held is not None:
+        held = tuple(held[index] for index in order)
+    times = times[order] - times[order[0]]
+    return TracedRequests(times, lengths[0][order], lengths[1][order], held)
+
+
+def _blocks(row: Mapping[str, Any], index: int, path: Path, field: str) -> tuple[int, ...]:
+    found = row.get("hash_ids") or ()
+    if not isinstance(found, list | tuple) or not all(isinstance(value, int) for value in found):
+        _fail(field, path, f"request {index + 1}: hash_ids is {found!r}", "give a list of whole numbers")
+    return tuple(found)
 
 
 @lru_cache(maxsize=32)
@@ -112,18 +164,23 @@ def _interarrival(
 ) -> Statistics | None:
     if column is None:
         return None
+    times = _times(rows, column, path, field)
+    if len(times) < 2 or np.ptp(times) <= 0:
+        _fail(field, path, f"column {column}: all requests arrive at once", "give two or more arrival times")
+    gaps = np.diff(np.sort(times))
+    return Statistics(float(gaps.mean()), float(gaps.std() / gaps.mean()))
+
+
+def _times(rows: list[Mapping[str, Any]], column: str, path: Path, field: str) -> npt.NDArray[np.float64]:
+    """Arrival times in seconds from an arbitrary origin."""
     scale = 1.0 if column.lower().endswith("_s") else 1e-3
-    times = np.array(
+    return np.array(
         [
             stamp if (stamp := _instant(row.get(column))) is not None
             else scale * _number(row, column, index, path, field)
             for index, row in enumerate(rows)
         ]
     )  # fmt: skip
-    if len(times) < 2 or np.ptp(times) <= 0:
-        _fail(field, path, f"column {column}: all requests arrive at once", "give two or more arrival times")
-    gaps = np.diff(np.sort(times))
-    return Statistics(float(gaps.mean()), float(gaps.std() / gaps.mean()))
 
 
 def _instant(value: object) -> float | None:

@@ -10,6 +10,9 @@ from afd_dse.spec.base import Spec, absolute, complain_about, complaint
 from afd_dse.spec.routing import ExpertDistribution
 from afd_dse.spec.trace import Statistics, Trace, read_trace
 
+# Standard deviation / mean of a uniform distribution between 0 and twice its mean.
+LARGEST_UNIFORM_CV = 3.0**-0.5
+
 
 def _trace_file(text: str, info: ValidationInfo) -> str:
     path = absolute(text, info)
@@ -30,6 +33,17 @@ class TokenDistribution(Spec):
     """Mean tokens of a request."""
     cv: float = Field(0.0, ge=0, examples=[0.5])
     """Coefficient of variation: standard deviation / mean."""
+    shape: Literal["lognormal", "uniform"] = "lognormal"
+    """Distribution that a simulation draws from; formulas need its mean and cv only."""
+
+    @model_validator(mode="after")
+    def _uniform_stays_positive(self) -> Self:
+        if self.shape == "uniform" and self.cv > LARGEST_UNIFORM_CV:
+            message = (
+                f"a uniform distribution of positive lengths has a cv of at most {LARGEST_UNIFORM_CV:.3f}"
+            )
+            raise complaint(message, "lower it, or write shape: lognormal", field="cv", value=self.cv)
+        return self
 
 
 class TokenTrace(Spec):
@@ -54,16 +68,28 @@ TokenLengths = Annotated[
 ]
 
 
+_FIELDS_OF_KIND = {"gamma": ("cv",), "mmpp": ("peak_ratio", "peak_share", "peak_s")}
+
+
 class Arrival(Spec):
     """The process by which requests arrive."""
 
-    kind: Literal["poisson", "closed_loop", "trace"] = Field("poisson", examples=["poisson"])
-    """`poisson`: independent users; `closed_loop`: each request that ends starts the next, as benchmarks do;
-    `trace`: at the times of `file`."""
+    kind: Literal["poisson", "gamma", "mmpp", "closed_loop", "trace"] = Field("poisson", examples=["poisson"])
+    """`poisson`: independent users; `gamma`: independent gaps that vary by `cv`; `mmpp`: Poisson arrivals whose rate
+    jumps between a base and a peak; `closed_loop`: each request that ends starts the next, as benchmarks do; `trace`:
+    at the times of `file`."""
     concurrency: float | None = Field(None, ge=1, examples=[128])
     """Requests in flight in a closed loop; absent: the search chooses."""
     file: TraceFile | None = None
     """Trace with a `timestamp` column, relative to the job file."""
+    cv: float | None = Field(None, gt=0, le=100, examples=[2.0])
+    """Coefficient of variation of the gaps of `gamma`: 1 is Poisson, above it bursts."""
+    peak_ratio: float | None = Field(None, gt=1, le=1000, examples=[5.0])
+    """Rate of `mmpp` at its peak / rate at its base."""
+    peak_share: float | None = Field(None, gt=0, lt=1, examples=[0.1])
+    """Share of the time that `mmpp` is at its peak."""
+    peak_s: float | None = Field(None, gt=0, examples=[10.0])
+    """Mean length of a peak of `mmpp`, s."""
 
     @model_validator(mode="after")
     def _fields_fit_kind(self) -> Self:
@@ -72,6 +98,17 @@ class Arrival(Spec):
             raise complaint(
                 f"has no meaning with kind: {self.kind}", remedy, field="concurrency", value=self.concurrency
             )
+        for kind, names in _FIELDS_OF_KIND.items():
+            for name in names:
+                given = getattr(self, name)
+                if given is None and kind == self.kind:
+                    message, remedy = f"this is needed with kind: {kind}", f"add {name}"
+                elif given is not None and kind != self.kind:
+                    message = f"has no meaning with kind: {self.kind}"
+                    remedy = f"write kind: {kind}, or leave it out"
+                else:
+                    continue
+                raise complaint(message, remedy, field=name, value=given)
         if self.kind == "trace":
             if self.file is None:
                 raise complaint(
@@ -161,9 +198,17 @@ class Workload(Spec):
     def arrival_cv2(self) -> float:
         """Squared coefficient of variation of inter-arrival times.
 
-        1 for Poisson, the trace's own, 0 in a closed loop, where a request comes when another one ends.
+        1 for Poisson, the trace's own, 0 in a closed loop, where a request comes when another one ends. For a rate
+        that jumps: the mixture of both exponential gaps, its value where the rate jumps rarely; what successive short
+        gaps do together only a simulation shows.
         """
-        if self.arrival.kind == "closed_loop":
+        arrival = self.arrival
+        if arrival.kind == "closed_loop":
             return 0.0
+        if arrival.cv is not None:
+            return arrival.cv**2
+        if arrival.peak_ratio is not None and arrival.peak_share is not None:
+            share, ratio = arrival.peak_share, arrival.peak_ratio
+            return 2.0 * (1.0 - share + share * ratio) * (1.0 - share + share / ratio) - 1.0
         trace = self.arrival_trace
         return 1.0 if trace is None or trace.interarrival_s is None else trace.interarrival_s.cv**2

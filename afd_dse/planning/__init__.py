@@ -1,0 +1,1 @@
+"""Demand over time to GPUs, money and power: which deployments run when."""

@@ -1,0 +1,1 @@
+"""Request-level event simulation of a deployment, with the cost model as its clock."""
