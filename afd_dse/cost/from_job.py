@@ -122,8 +122,8 @@ def scenario_from_job(job: Job) -> Scenario:
 def _limits(job: Job, intervals: Intervals | None) -> Slo:
     """The limits that predictions must keep: those of the job, or tighter ones that make ``slo.confidence`` sure.
 
-    Every limit gets an equal part of the doubt (Bonferroni), at the scatter of estimates on borrowed kernels: no
-    estimate is less sure than asked.
+    Every limit is kept with the same probability, their product being ``slo.confidence``, at the scatter of estimates
+    on borrowed kernels: no estimate is less sure than asked.
     """
     slo = job.slo
     asked = Slo(
@@ -144,7 +144,7 @@ def _limits(job: Job, intervals: Intervals | None) -> Slo:
                 "set calibration: default, or leave slo.confidence out",
             )
         )
-    sure = 1.0 - (1.0 - slo.confidence) / limits
+    sure = slo.confidence ** (1.0 / limits)
     tpot, ttft = (intervals.of(metric, borrowed=True).ratio(sure) for metric in _JUDGED)
     return Slo(
         ttft_s=asked.ttft_s / ttft,

@@ -40,7 +40,8 @@ def rests_on_guesses(found: Found) -> npt.NDArray[np.bool_]:
 def interval_columns(scenario: Scenario, found: Found) -> dict[str, FloatArray]:
     """``<metric>_low`` and ``<metric>_high`` (90 %) and ``slo_probability`` [n]; empty where nothing is known.
 
-    The probability that all limits hold is at least one minus the sum of the doubts of each (Bonferroni).
+    The errors of TTFT, TPOT and latency rise together (a kernel that is slower than thought slows all three), so all
+    limits hold at least as probably as the product of their probabilities says.
     """
     intervals = scenario.intervals
     if intervals is None:
@@ -51,12 +52,12 @@ def interval_columns(scenario: Scenario, found: Found) -> dict[str, FloatArray]:
         value = factor * metrics[column]
         for end in ("low", "high"):
             columns[f"{name}_{end}"] = value * _by_class(intervals, metric, end, guess)
-    asked, doubt = scenario.slo.asked or scenario.slo, np.zeros(len(found))
+    asked, sure = scenario.slo.asked or scenario.slo, np.ones(len(found))
     for limit, metric, column in _LIMITS:
         bound = getattr(asked, limit)
         if math.isfinite(bound):
-            doubt += 1.0 - _probability(intervals, metric, bound / metrics[column], guess)
-    columns["slo_probability"] = np.maximum(1.0 - doubt, 0.0)
+            sure *= _probability(intervals, metric, bound / metrics[column], guess)
+    columns["slo_probability"] = sure
     return columns
 
 

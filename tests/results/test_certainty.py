@@ -97,14 +97,14 @@ def test_a_limit_at_the_ends_of_the_interval_is_kept_with_5_and_95_per_cent() ->
         assert sure["slo_probability"] == pytest.approx(chance)
 
 
-def test_doubts_of_several_limits_add_up_and_end_at_nothing() -> None:
+def test_several_limits_hold_with_the_product_of_their_probabilities() -> None:
     row = int(np.flatnonzero(~rests_on_guesses(found()))[0])
     metrics = found().evaluation.metrics
     tpot, ttft = float(metrics["tpot_s"][row]), float(metrics["ttft_percentile_s"][row])
     both = certainty(case(tpot_s=tpot * NARROW["high"], ttft_s=ttft * NARROW["high"]), found(), row)
-    assert both["slo_probability"] == pytest.approx(0.90)
-    hopeless = certainty(case(tpot_s=tpot * 0.5, ttft_s=ttft * 0.5), found(), row)
-    assert hopeless["slo_probability"] == 0.0
+    assert both["slo_probability"] == pytest.approx(0.95**2)
+    hopeless = certainty(case(tpot_s=tpot * 0.1, ttft_s=ttft * 0.1), found(), row)
+    assert hopeless["slo_probability"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_probability_speaks_of_the_limits_that_the_user_set_not_of_the_tighter_ones() -> None:
