@@ -29,6 +29,10 @@ _ACCELERATOR = "cluster/pools/0/accelerator"
 _REMOVED = object()
 
 
+def _shown(value: object) -> str:
+    return "removed" if value is _REMOVED else f"{value!r:.40}"
+
+
 def changed(path: str, value: object) -> dict[str, Any]:
     """A copy of the good job with the value at ``path`` (a/0/b) set, or removed."""
     job = copy.deepcopy(GOOD)
@@ -214,7 +218,7 @@ BROKEN: list[tuple[str, object, str, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("where", "value", "field", "message", "remedy"), BROKEN, ids=[f"{b[0]}={b[1]!r:.40}" for b in BROKEN]
+    ("where", "value", "field", "message", "remedy"), BROKEN, ids=[f"{b[0]}={_shown(b[1])}" for b in BROKEN]
 )
 def test_a_broken_job_names_field_value_and_remedy(
     where: str, value: object, field: str, message: str, remedy: str, tmp_path: Path
