@@ -67,7 +67,10 @@ def test_hfu_prints_the_published_bound() -> None:
     assert document["intensity_flop_per_byte"] == 4096.0
 
 
-def test_hfu_on_the_terminal_shows_regimes_and_the_stage(tmp_path: Path) -> None:
+def test_hfu_on_the_terminal_shows_regimes_and_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     plot = tmp_path / "plot.html"
     done = run("hfu", "--model", "deepseek-v3", "--accelerator", "gb200", "--tpot-ms", "50", "--plot", plot)
     assert done.exit_code == 0, done.stderr

@@ -1,8 +1,9 @@
-"""Published results against the package's functions, and rows that are not as they should be."""
+"""Published results against the package's functions and the page, and rows that are not as they should be."""
 
 import csv
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from afd_dse.errors import InputError
 from afd_dse.literature.answer import EVALUATORS
 from afd_dse.literature.rows import read_rows
 from afd_dse.literature.run import literature
+from benchmarks.literature_table import PAGE, ROWS, line, published
 from tests.literature.answers import DIFFERING, LEFT_TO_THE_SCRIPT, SEARCHED, answers
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "published_results.csv"
+RENEW = "run python -m benchmarks.literature_table"
 HEADER = ["id", "evaluator", "system", "quantity", "inputs", "expected", "unit", "tolerance", "kind"]
 
 
@@ -185,3 +188,28 @@ def test_a_file_that_is_no_table_of_results_is_refused(tmp_path: Path) -> None:
         literature(path)
     with pytest.raises(InputError, match="cannot be read"):
         literature(tmp_path / "missing.csv")
+
+
+def shown_lines() -> dict[str, str]:
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.finditer(r"^\| ([\w.-]+) \| `\w+` .*$", text, re.MULTILINE)
+    return {match.group(1): match.group(0) for match in found}
+
+
+def stale_lines(searched: bool) -> dict[str, str]:
+    rows, shown = published(), shown_lines()
+    lines = {name: line(rows[name], result) for name, result in answers(searched).items()}
+    return {name: text for name, text in lines.items() if shown[name] != text}
+
+
+def test_the_page_has_every_row() -> None:
+    assert sorted(shown_lines()) == sorted(row.id for row in read_rows(ROWS))
+
+
+def test_the_page_shows_todays_answers() -> None:
+    assert stale_lines(searched=False) == {}, RENEW
+
+
+@pytest.mark.slow
+def test_the_page_shows_todays_answers_of_searches_too() -> None:
+    assert stale_lines(searched=True) == {}, RENEW

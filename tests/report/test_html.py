@@ -131,6 +131,7 @@ def test_text_of_the_job_cannot_become_markup() -> None:
 
 def test_intervals_and_the_chance_to_meet_the_slo_are_told_where_the_result_has_them() -> None:
     document = json.loads(json.dumps(full().document))
+    document["best"] |= {"intervals": None, "slo_probability": None}
     assert "has no interval" in Page(page(document)).text
     document["best"] |= {"intervals": {"tpot_ms": [17.0, 21.5]}, "slo_probability": 0.83}
     text = Page(page(document)).text

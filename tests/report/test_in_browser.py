@@ -67,7 +67,9 @@ def test_axes_are_switched_and_what_they_mean_is_told(chrome: Any, file: Path) -
 def test_a_click_pins_a_point_and_the_list_pins_another_beside_it(chrome: Any, file: Path) -> None:
     complaints: list[str] = []
     page = opened(chrome, file, complaints)
-    box = page.locator("#chart-front .scatterlayer .trace:nth-child(1) .point").first.bounding_box()
+    point = page.locator("#chart-front .scatterlayer .trace:nth-child(1) .point").first
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_selector("#pins table")
