@@ -17,7 +17,7 @@ import pandas as pd
 from afd_dse.operators import speed_of_light as sol
 from afd_dse.operators.borrowing import rates_of, sources, tables_of
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
-from afd_dse.operators.store import load_table
+from afd_dse.operators.store import has_table, load_table
 from afd_dse.operators.surfaces import Blend, Surfaces, answer, bare
 from afd_dse.spec.accelerator import Accelerator
 
@@ -270,7 +270,7 @@ def _first_table(
     database: OperatorSource, op: str, attention_dtype: str, kv_dtype: str
 ) -> tuple[AttentionTable, bool] | None:
     for place in places(database):
-        if load_table(place.accelerator, place.framework, op) is None:
+        if not has_table(place.accelerator, place.framework, op):
             continue
         table = attention_table(place.rates(database), place.framework, op, attention_dtype, kv_dtype)
         if table is not None:

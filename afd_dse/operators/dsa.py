@@ -30,7 +30,7 @@ from afd_dse.operators.block import (
     swap_projections,
 )
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
-from afd_dse.operators.store import load_table
+from afd_dse.operators.store import has_table, load_table
 from afd_dse.operators.surfaces import Blend, Surfaces, answer, bare, blend_counts
 from afd_dse.spec.accelerator import Accelerator
 
@@ -225,7 +225,7 @@ def _find(
     database: OperatorSource, op: str, mla: Mla, hidden: int, dtypes: BlockDtypes
 ) -> tuple[DsaTable, Place] | None:
     for place in places(database):
-        if load_table(place.accelerator, place.framework, op) is None:
+        if not has_table(place.accelerator, place.framework, op):
             continue
         table = dsa_table(place.rates(database), place.framework, op, mla, hidden, dtypes)
         if table is not None:

@@ -233,14 +233,21 @@ class ExchangeFamily:
         self._accelerator = accelerator
         self._framework = framework
         self._reference = reference
-        self._tables: dict[tuple[str, bool], tuple[ExchangeTable, ...]] = {}
+        self._tables: dict[tuple[str, bool], tuple[list[ExchangeTable], Iterator[ExchangeTable]]] = {}
 
-    def tables(self, phase: str, low_latency: bool) -> tuple[ExchangeTable, ...]:
-        """Tables to try in order: the framework's own, other frameworks' on this accelerator, other accelerators'."""
+    def tables(self, phase: str, low_latency: bool) -> Iterator[ExchangeTable]:
+        """Tables to try in order: the framework's own, other frameworks' on this accelerator, other accelerators'.
+
+        Each is read when it is first come to.
+        """
         key = (phase, low_latency)
         if key not in self._tables:
-            self._tables[key] = tuple(self._load(phase, low_latency))
-        return self._tables[key]
+            self._tables[key] = [], self._load(phase, low_latency)
+        read, unread = self._tables[key]
+        yield from read
+        for table in unread:
+            read.append(table)
+            yield table
 
     def _load(self, phase: str, low_latency: bool) -> Iterator[ExchangeTable]:
         readers: dict[str, Callable[[pd.DataFrame, Accelerator], pd.DataFrame]] = {
@@ -282,7 +289,6 @@ class ExchangeFamily:
         seconds = np.zeros(len(tokens))
         levels = np.full(len(tokens), Provenance.MEASURED, dtype=np.int8)
         covered = np.ones(len(tokens), dtype=bool)
-        tables = self.tables(phase, low_latency)
         for rows, (h, k, e, n, b) in distinct(hidden, topk, experts, ep, wire_bytes):
             if n <= 1.0:
                 continue
@@ -295,11 +301,13 @@ class ExchangeFamily:
                 wire_bytes=b,
                 low_latency=low_latency,
             )
-            if not tables:
+            reaching = (t for t in self.tables(phase, low_latency) if t.largest_ep >= n)
+            table = next(reaching, None) or max(
+                self.tables(phase, low_latency), key=lambda t: t.largest_ep, default=None
+            )
+            if table is None:
                 seconds[rows], levels[rows], covered[rows] = light, Provenance.SPEED_OF_LIGHT, False
                 continue
-            reaching = [t for t in tables if t.largest_ep >= n]
-            table = reaching[0] if reaching else max(tables, key=lambda t: t.largest_ep)
             found = table(np.array([b, h, k, e]), n, tokens[rows])
             seconds[rows] = light / found.efficiency
             levels[rows] = provenance(table.own and found.same_key, found.exact)

@@ -12,7 +12,7 @@ from afd_dse.errors import InputError, Problem
 from afd_dse.operators import speed_of_light as sol
 from afd_dse.operators.attention import OperatorSource, Rates, places, reshape, rows_of
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
-from afd_dse.operators.store import load_table
+from afd_dse.operators.store import has_table, load_table
 from afd_dse.operators.surfaces import Blend, Surfaces, answer, bare
 from afd_dse.spec.accelerator import Accelerator
 
@@ -173,7 +173,7 @@ def linear_attention(
         tokens=t,
     )
     for place in places(database):
-        if load_table(place.accelerator, place.framework, "gdn") is None:
+        if not has_table(place.accelerator, place.framework, "gdn"):
             continue
         table = gdn_table(place.rates(database), place.framework, phase)
         if table is None:

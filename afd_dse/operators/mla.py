@@ -35,7 +35,7 @@ from afd_dse.operators.block import (
     swap_projections,
 )
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
-from afd_dse.operators.store import load_table
+from afd_dse.operators.store import has_table, load_table
 from afd_dse.operators.surfaces import Blend, Surfaces, add, answer, bare, blend_counts
 from afd_dse.spec.accelerator import Accelerator
 
@@ -239,7 +239,7 @@ def _first_kernel_table(
     database: OperatorSource, op: str, dtypes: BlockDtypes
 ) -> tuple[HeadTable, bool] | None:
     for place in places(database):
-        if load_table(place.accelerator, place.framework, op) is None:
+        if not has_table(place.accelerator, place.framework, op):
             continue
         table = kernel_table(place.rates(database), place.framework, op, dtypes)
         if table is not None:
@@ -312,7 +312,7 @@ def absorbed_table(rates: Rates, framework: str) -> HeadTable | None:
 def _absorbed(database: OperatorSource, mla: Mla, heads: FloatArray, tokens: FloatArray) -> Latency:
     light = absorbed_light(database.accelerator, mla, heads, tokens)
     for place in places(database):
-        if load_table(place.accelerator, place.framework, "mla_bmm") is None:
+        if not has_table(place.accelerator, place.framework, "mla_bmm"):
             continue
         table = absorbed_table(place.rates(database), place.framework)
         if table is not None:
@@ -362,10 +362,7 @@ def _composed(
 def _own_module(database: OperatorSource, op: str, dtypes: BlockDtypes) -> tuple[HeadTable, Place] | None:
     """Whole-block table of the asked framework on the accelerator that answers for the asked one."""
     for place in places(database):
-        if (
-            place.framework != database.framework
-            or load_table(place.accelerator, place.framework, op) is None
-        ):
+        if place.framework != database.framework or not has_table(place.accelerator, place.framework, op):
             continue
         table = module_table(place.rates(database), place.framework, op, dtypes)
         return None if table is None else (table, place)

@@ -35,6 +35,11 @@ def table_path(accelerator: str, framework: str, op: str, root: Path | None = No
     return (root or operator_db_root()) / "tables" / accelerator / framework / f"{op}.parquet"
 
 
+def has_table(accelerator: str, framework: str, op: str) -> bool:
+    """Whether somebody measured ``op`` there; nothing is read."""
+    return table_path(accelerator, framework, op).is_file()
+
+
 def load_table(accelerator: str, framework: str, op: str, root: Path | None = None) -> pd.DataFrame | None:
     """Table of ``op``, None where nobody measured it; text as str, counts as int64, measurements as float64.
 
