@@ -13,7 +13,7 @@ from afd_dse.operators.latency import FloatArray
 from afd_dse.spec.cells import Partition, Phase
 
 # Fixed-point steps of the decode batch: it follows weakly from the times that follow from it.
-ITERATIONS = 2
+ITERATIONS = 3
 # Benchmarks send about ten requests for each that is in flight: this share of them belongs to the first, joint wave.
 FIRST_WAVE = 0.1
 # Lengths that vary by less than this keep the requests of a wave together from wave to wave.
