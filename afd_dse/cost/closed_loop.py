@@ -9,6 +9,7 @@ from afd_dse.cost.engines import Chunks, cut_prompts
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.phase import Cut, StepLoad, phase_stations, run_step
 from afd_dse.cost.scenario import Scenario
+from afd_dse.network.traffic import exposed_transfer_seconds
 from afd_dse.operators.latency import FloatArray
 from afd_dse.spec.cells import Partition, Phase
 
@@ -69,8 +70,6 @@ class _Steps:
     full_s: FloatArray
     pure_provenance: FloatArray
     one_provenance: FloatArray
-    chunks: Chunks
-    prompts: FloatArray
 
 
 def _shared_steps(
@@ -95,14 +94,16 @@ def _shared_steps(
     joint_share = np.full(len(candidates), 1.0 if waves else FIRST_WAVE)
     ahead = scenario.overhead("prompts_ahead")[pool] * float(equal)
     admission = scenario.overhead("admission_steps")[pool]
+    chunks = cut_prompts(scenario, candidates.number("chunk_tokens"))
+    passes, prompts = chunks.per_request, np.clip(chunks.sequences, 1.0, running)
     batch = running.copy()
     for _ in range(ITERATIONS):
-        steps = _steps(scenario, partition, candidates, batch, running)
-        pure, passes = steps.pure_s, steps.chunks.per_request
+        steps = _steps(scenario, partition, cut, chunks, batch, prompts)
+        pure = steps.pure_s
         prefill = passes * (steps.one_s - pure)
         others = np.maximum(running - 1.0, 0.0) / running * batch / workload.osl
         tpot = (pure + others * prefill * (0.5 if waves else 1.0)) / scenario.accepted_per_step
-        joint = (running / steps.prompts + 1.0) / 2.0 * passes * steps.full_s
+        joint = (running / prompts + 1.0) / 2.0 * passes * steps.full_s
         prompt = passes * steps.one_s
         steady = prompt + admission * tpot + ahead * prefill
         first = joint_share * joint + (1.0 - joint_share) * steady
@@ -135,23 +136,22 @@ def _shares(seconds: FloatArray) -> FloatArray:
 def _steps(
     scenario: Scenario,
     partition: Partition,
-    candidates: Candidates,
+    cut: Cut,
+    chunks: Chunks,
     batch: FloatArray,
-    running: FloatArray,
+    prompts: FloatArray,
 ) -> _Steps:
-    cut, split = Cut.of(candidates, Phase.DECODE), partition.splits(Phase.DECODE)
-    chunks = cut_prompts(scenario, candidates.number("chunk_tokens"))
-    prompts = np.clip(chunks.sequences, 1.0, running)
-
     # The three steps are looked up as one block: a lookup costs the same for few rows and for many.
     together = np.concatenate([np.zeros(len(batch)), np.ones(len(batch)), prompts])
     blocks = Cut(*(np.tile(getattr(cut, name), 3) for name in Cut.__slots__))
     piece, prefix = np.tile(chunks.piece, 3), np.tile(chunks.piece_prefix, 3)
     load = StepLoad(np.tile(batch, 3), together, piece, prefix, together * piece)
-    step = run_step(scenario, phase_stations(scenario, blocks, Phase.DECODE, split, load))
+    step = run_step(
+        scenario, phase_stations(scenario, blocks, Phase.DECODE, partition.splits(Phase.DECODE), load)
+    )
     pure, one, full = np.split(step.seconds, 3)
     pure_by, one_by, _ = np.split(step.by_provenance, 3)
-    return _Steps(pure, one, full, pure_by, one_by, chunks, prompts)
+    return _Steps(pure, one, full, pure_by, one_by)
 
 
 def _separate_steps(
@@ -177,9 +177,7 @@ def _separate_steps(
     for _ in range(ITERATIONS):
         found = evaluate(scenario, candidates.replace(batch_size=batch))
         m = found.metrics
-        transfer = np.maximum(
-            m["kv_transfer_s"] - m["prefill_service_s"], m["kv_transfer_s"] / scenario.model.layers
-        )
+        transfer = exposed_transfer_seconds(m["kv_transfer_s"], m["prefill_service_s"], scenario.model.layers)
         served, output = m["prefill_service_s"] + transfer, workload.osl * m["tpot_s"]
         capacity = m["requests_per_s"] / m["prefill_utilization"]
         first = _response(concurrency, capacity, served, output)
@@ -215,9 +213,9 @@ def _response(
     fast = 1.0 / capacity
     slow = np.maximum(service - fast, 0.0)
     others = (concurrency - 1.0) / concurrency
-    c = -fast * (delay + slow)
-    # with y = r − slow: y² + (delay + slow)·y = fast·(y + delay + slow) + fast·others·N·y
+    # With y = r − slow: y² + (delay + slow)·y = fast·(y + delay + slow) + fast·others·N·y.
     b = delay + slow - fast - fast * others * concurrency
+    c = -fast * (delay + slow)
     y = (-b + np.sqrt(b * b - 4.0 * c)) / 2.0
     result: FloatArray = slow + y
     return result

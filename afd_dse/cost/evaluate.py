@@ -13,7 +13,7 @@ from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_pro
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.sharing import shared_side
 from afd_dse.cost.stations import expert_imbalance
-from afd_dse.network.traffic import kv_transfer_seconds
+from afd_dse.network.traffic import exposed_transfer_seconds, kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray, Provenance
 from afd_dse.spec.cells import PARTITIONS, Cell, Partition, Phase, phase_of
 
@@ -132,8 +132,7 @@ def engines_of(scenario: Scenario, partition: Partition, c: Candidates) -> Engin
 def _evaluate_partition(scenario: Scenario, partition: Partition, c: Candidates) -> Evaluation:
     engines = engines_of(scenario, partition, c)
     cuts = {phase: Cut.of(c, phase) for phase in Phase}
-    gpus = group_gpus(partition, cuts)
-    by_pool = _by_pool(scenario, partition, cuts, gpus)
+    by_pool = gpus_by_pool(scenario, partition, cuts)
     m = _metrics(scenario, partition, c, cuts, engines, by_pool)
     memory = group_memory(
         scenario,
@@ -178,14 +177,20 @@ def group_gpus(partition: Partition, cuts: dict[Phase, Cut]) -> list[FloatArray]
     return found
 
 
-def _by_pool(
-    scenario: Scenario, partition: Partition, cuts: dict[Phase, Cut], gpus: list[FloatArray]
+def gpus_by_pool(
+    scenario: Scenario,
+    partition: Partition,
+    cuts: dict[Phase, Cut],
+    phases: tuple[Phase, ...] = tuple(Phase),
 ) -> FloatArray:
-    total = np.zeros((len(gpus[0]), len(scenario.pools)))
-    for group, count in zip(partition.groups, gpus, strict=True):
-        cut = cuts[phase_of(group[0])]
-        pool = cut.attention_pool if group[0] in (Cell.PA, Cell.DA) else cut.ffn_pool
-        np.add.at(total, (np.arange(len(count)), pool), count)
+    """GPUs of the groups that ``phases`` come first in, over all replicas, [n, pools]."""
+    rows = len(cuts[phases[0]].tp)
+    total = np.zeros((rows, len(scenario.pools)))
+    for group, count in zip(partition.groups, group_gpus(partition, cuts), strict=True):
+        phase = phase_of(group[0])
+        if phase in phases:
+            pool = cuts[phase].attention_pool if group[0] in (Cell.PA, Cell.DA) else cuts[phase].ffn_pool
+            np.add.at(total, (np.arange(rows), pool), count)
     return total
 
 
@@ -212,7 +217,7 @@ def _metrics(
     mean_wait = wait_percentile(probability, conditional, 50.0) + gate
     judged_wait = wait_percentile(probability, conditional, scenario.slo.percentile) + gate
     transfer, link_busy = _kv_transfer(scenario, partition, cuts, requests)
-    exposed = np.maximum(transfer - prefill.service_s, transfer / scenario.model.layers)
+    exposed = exposed_transfer_seconds(transfer, prefill.service_s, scenario.model.layers)
     served = prefill.service_s + exposed
     ttft = mean_wait + served
     latency = ttft + (workload.osl - 1.0) * tpot

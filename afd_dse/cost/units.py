@@ -9,7 +9,7 @@ import numpy as np
 
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.engines import decode_alone, prefill_alone
-from afd_dse.cost.evaluate import group_gpus
+from afd_dse.cost.evaluate import gpus_by_pool
 from afd_dse.cost.memory import group_memory
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
@@ -46,15 +46,8 @@ class PrefillUnits:
 
 def _unit_gpus(scenario: Scenario, partition: Partition, cuts: dict[Phase, Cut], phase: Phase) -> FloatArray:
     """GPUs by pool of one unit (one replica) of ``phase``, [n, pools]."""
-    rows = len(cuts[phase].tp)
-    total = np.zeros((rows, len(scenario.pools)))
-    for group, count in zip(partition.groups, group_gpus(partition, cuts), strict=True):
-        if phase_of(group[0]) != phase:
-            continue
-        cut = cuts[phase]
-        pool = cut.attention_pool if group[0] % 2 == 0 else cut.ffn_pool
-        np.add.at(total, (np.arange(rows), pool), count / cut.replicas)
-    return total
+    total = gpus_by_pool(scenario, partition, cuts, (phase,))
+    return np.asarray(total / cuts[phase].replicas[:, None], dtype=np.float64)
 
 
 def _memory_slack(

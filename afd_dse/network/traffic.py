@@ -159,3 +159,12 @@ def kv_transfer_seconds(
     latency = np.where(inside, tiers.scale_up_latency_s[from_pool], tiers.scale_out_latency_s[from_pool])
     result: FloatArray = kv_bytes / (ports * np.where(inside, up, out) * LINK_EFFICIENCY) + latency
     return result
+
+
+def exposed_transfer_seconds(transfer_s: FloatArray, service_s: FloatArray, layers: int) -> FloatArray:
+    """What a request waits for its KV transfer beyond its prefill, seconds [n].
+
+    Layers are sent while the next ones are computed: at least the last one's share remains.
+    """
+    result: FloatArray = np.maximum(transfer_s - service_s, transfer_s / layers)
+    return result

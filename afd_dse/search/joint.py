@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.cost.columns import Candidates
-from afd_dse.cost.evaluate import CONSTRAINTS, evaluate, group_gpus
+from afd_dse.cost.evaluate import CONSTRAINTS, evaluate, gpus_by_pool
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
@@ -27,11 +27,7 @@ def most_replicas(scenario: Scenario, partition: Partition, candidates: Candidat
     cuts = {
         phase: Cut.of(candidates.replace(prefill_replicas=1, decode_replicas=1), phase) for phase in Phase
     }
-    used = np.zeros((len(candidates), len(scenario.pools)))
-    rows = np.arange(len(candidates))
-    for group, count in zip(partition.groups, group_gpus(partition, cuts), strict=True):
-        cut = cuts[Phase(group[0] // 2)]
-        np.add.at(used, (rows, cut.attention_pool if group[0] % 2 == 0 else cut.ffn_pool), count)
+    used = gpus_by_pool(scenario, partition, cuts)
     fits = np.where(used > 0, scenario.pool_counts / np.maximum(used, 1.0), np.inf).min(axis=1)
     result: IntArray = np.floor(fits + 1e-9).astype(np.int64)
     return result

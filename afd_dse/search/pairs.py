@@ -16,7 +16,7 @@ from afd_dse.cost.evaluate import MAX_UTILIZATION, evaluate
 from afd_dse.cost.memory import kv_bytes_of_request
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import admissible_rate, decode_units
-from afd_dse.network.traffic import kv_transfer_seconds
+from afd_dse.network.traffic import exposed_transfer_seconds, kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.joint import refine_batch
 from afd_dse.search.objective import Objective, score
@@ -95,7 +95,7 @@ def _supply(scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limi
         kv_bytes=np.full(len(unit), kv_bytes_of_request(scenario)),
     )
     taken = side.units.take(unit)
-    served = taken.service_s + np.maximum(transfer - taken.service_s, transfer / scenario.model.layers)
+    served = taken.service_s + exposed_transfer_seconds(transfer, taken.service_s, scenario.model.layers)
     many = replicas.astype(np.float64)
     rate = MAX_UTILIZATION * taken.capacity * many
     for budget, percentile in ((limit.ttft_s, scenario.slo.percentile), (limit.mean_ttft_s, 50.0)):

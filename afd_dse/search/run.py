@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
@@ -24,7 +23,6 @@ from afd_dse.spec.cells import Partition, Phase
 
 Progress = Callable[[str, int], None]
 _NO_GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
-METHODS = ("auto", "exhaustive", "optuna")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,4 +300,4 @@ def _explanation(outcomes: list[ModeOutcome], space: Space, method: str) -> str:
     return text
 
 
-__all__ = ["Candidates", "ModeOutcome", "SearchOutcome", "search", "size_of"]
+__all__ = ["ModeOutcome", "SearchOutcome", "search", "size_of"]

@@ -78,7 +78,7 @@ class SampledSpace:
     """A partition's space as integer parameters with fixed ranges, and their decoding into candidates."""
 
     def __init__(self, scenario: Scenario, space: Space, partition: Partition) -> None:
-        self._scenario, self._partition = scenario, partition
+        self._scenario = scenario
         self._sides = _sides(scenario, space, partition)
         load_grid = self._sides.parts[-1][1]
         self._batch = load_grid.batch.values()
@@ -117,7 +117,7 @@ class SampledSpace:
             params["chunk"] = _position(self._chunks, one["chunk_tokens"])
             params["policy"] = _position(self._ways, Sharing(int(one["policy"]), float(one["decode_share"])))
             for number, (options, grid) in enumerate(self._sides.parts):
-                phase = ("prefill", "decode")[options.phases[0]]
+                phase = PHASES[options.phases[0]]
                 params[f"micro_batches_{number}"] = _position(
                     grid.micro_batches, one[f"{phase}_micro_batches"]
                 )
@@ -137,7 +137,7 @@ class SampledSpace:
             block = options.candidates(picks, dict.fromkeys(options.phases, micro))
             gpus = np.sum([t["gpus"][pick] for t, pick in zip(options.tables, picks, strict=True)], axis=0)
             replicas = value[f"replicas_{number}"] % self._fitting(gpus) + 1
-            names = [("prefill", "decode")[phase] for phase in options.phases]
+            names = [PHASES[phase] for phase in options.phases]
             blocks.append((names, block.replace(**{f"{name}_replicas": replicas for name in names})))
         columns = dict(blocks[0][1].columns)
         for names, block in blocks[1:]:

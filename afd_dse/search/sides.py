@@ -131,7 +131,7 @@ def _refine(
 ) -> tuple[Candidates, DecodeUnits]:
     """For layouts that fail at their batch and hold the limits one grid step below: the largest batch that holds them.
 
-    Found by bisection to 2^-10 of the step.
+    Found by bisection to 2^-7 of the step.
     """
     high = beyond.number("batch_size")
     low = high / ratio
