@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from afd_dse.cli.cards import INDENT, console, facts, heading, paragraph, plain_table
+from afd_dse.results.plan import break_even_rows
 from afd_dse.results.words import count, number, percent
 
 _SPARK = "▁▂▃▄▅▆▇█"
@@ -85,18 +86,8 @@ def spark(values: Sequence[float]) -> str:
 def _hardware(document: Mapping[str, Any]) -> Any:
     names = ("tok/s/GPU", "$/Mtok", "$/GPU-h", "break-even $/GPU-h")
     table = plain_table("class", "hardware", "deployment", "mode", *names, right=names)
-    for row in document["break_even"]:
-        price = row["break_even_usd_per_gpu_hour"]
-        table.add_row(
-            row["class"],
-            row["hardware"],
-            row["label"],
-            row["mode"],
-            number(row["tokens_per_s_per_gpu"]),
-            number(row["usd_per_mtok"]),
-            number(row["usd_per_gpu_hour"]),
-            "–" if price is None else number(price),
-        )
+    for row in break_even_rows(document):
+        table.add_row(*row)
     return table
 
 

@@ -12,6 +12,7 @@ from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
 from afd_dse.results.files import write_files
+from afd_dse.results.plan import break_even_rows
 from afd_dse.results.words import count, number, percent
 
 PLAN, PAGE = "plan.json", "plan.html"
@@ -149,19 +150,7 @@ def _risk(document: Mapping[str, Any]) -> str:
 
 
 def _break_even(document: Mapping[str, Any]) -> str:
-    rows = [
-        (
-            row["class"],
-            row["hardware"],
-            row["label"],
-            row["mode"],
-            number(row["tokens_per_s_per_gpu"]),
-            number(row["usd_per_mtok"]),
-            number(row["usd_per_gpu_hour"]),
-            "–" if row["break_even_usd_per_gpu_hour"] is None else number(row["break_even_usd_per_gpu_hour"]),
-        )
-        for row in document["break_even"]
-    ]
+    rows = break_even_rows(document)
     head = (
         "class",
         "hardware",

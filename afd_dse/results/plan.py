@@ -17,6 +17,7 @@ from afd_dse.planning.report import break_even, failures, gpus_by_hardware, tota
 from afd_dse.results.api import optimize
 from afd_dse.results.files import write_files
 from afd_dse.results.simulate import Options, simulate
+from afd_dse.results.words import number
 from afd_dse.spec.demand import DemandFile, Hardware, RequestClass
 from afd_dse.spec.job import Job
 
@@ -286,3 +287,15 @@ def _what_if(
             row |= {"usd": usd * other.usd / base.usd, "peak_gpus": peak}
         rows.append(row)
     return rows
+
+
+def break_even_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Class, hardware, deployment, mode, tokens/s/GPU, $/Mtok, $/GPU-hour and the price that breaks even, as text."""
+    numbers = ("tokens_per_s_per_gpu", "usd_per_mtok", "usd_per_gpu_hour", "break_even_usd_per_gpu_hour")
+    return [
+        (
+            *(str(row[name]) for name in ("class", "hardware", "label", "mode")),
+            *("–" if row[name] is None else number(row[name]) for name in numbers),
+        )
+        for row in document["break_even"]
+    ]

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.report.configuration import hover_texts, short_texts
 from afd_dse.report.figures.nothing import NothingToShowError
-from afd_dse.report.figures.theme import DIM, INK, LIGHT, PAGE, mode_styles, styled
+from afd_dse.report.figures.theme import DIM, INK, LIGHT, marker, mode_styles, styled
 from afd_dse.report.metrics import METRICS, Metric
 from afd_dse.results.words import number
 from afd_dse.search.pareto import front
@@ -219,12 +219,7 @@ def front_figure(info: FrontInfo) -> go.Figure:
             legendgroup=series.mode,
             mode="lines+markers",
             line={"color": series.colour, "width": 2},
-            marker={
-                "size": 8,
-                "symbol": series.symbol,
-                "color": series.colour,
-                "line": {"width": 1, "color": PAGE[0]},
-            },
+            marker=marker(series.colour, series.symbol, 8),
             hovertemplate="%{text}<extra></extra>",
         )
     if info.best is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from afd_dse.report.figures.theme import INK, MEMORY_COLOURS, styled
+from afd_dse.report.figures.theme import INK, MEMORY_COLOURS, stacked_bars, styled
 
 _TERMS = (
     ("weights", "weights"),
@@ -38,15 +38,7 @@ def memory_info(deployment: Mapping[str, Any]) -> MemoryInfo:
 def memory_figure(info: MemoryInfo) -> go.Figure:
     """Stacked parts a group, a line at the budget."""
     figure = go.Figure()
-    for name, colour, values in info.parts:
-        figure.add_bar(
-            y=info.groups,
-            x=values,
-            name=name,
-            orientation="h",
-            marker_color=colour,
-            hovertemplate=f"{name}: %{{x:.1f}} GiB<extra>%{{y}}</extra>",
-        )
+    stacked_bars(figure, info.groups, info.parts, "%{x:.1f} GiB")
     figure.add_scatter(
         y=info.groups,
         x=info.budget_gib,
@@ -55,7 +47,5 @@ def memory_figure(info: MemoryInfo) -> go.Figure:
         marker={"symbol": "line-ns", "size": 26, "line": {"width": 3, "color": INK[0]}},
         hovertemplate="may be filled: %{x:.1f} GiB<extra>%{y}</extra>",
     )
-    figure.update_layout(barmode="stack")
-    figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title="memory of a GPU (GiB)", rangemode="tozero")
     return styled(figure, 196 + 44 * len(info.groups), labels=info.groups)

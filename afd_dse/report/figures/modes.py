@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from afd_dse.report.figures.nothing import feasible_modes
-from afd_dse.report.figures.theme import INK, LIGHT, STATION_COLOURS, mode_styles, styled
+from afd_dse.report.figures.theme import INK, LIGHT, STATION_COLOURS, mode_styles, stacked_bars, styled
 from afd_dse.report.metrics import OBJECTIVES
 from afd_dse.results.words import number
 
@@ -119,15 +119,7 @@ def _parts(
 def parts_figure(info: PartsInfo) -> go.Figure:
     """Stacked parts, a diamond at the whole: what lies beyond it overlaps."""
     figure = go.Figure()
-    for name, colour, values in info.parts:
-        figure.add_bar(
-            y=info.bars,
-            x=values,
-            name=name,
-            orientation="h",
-            marker_color=colour,
-            hovertemplate=f"{name}: %{{x:.4~g}} ms<extra>%{{y}}</extra>",
-        )
+    stacked_bars(figure, info.bars, info.parts, "%{x:.4~g} ms")
     figure.add_scatter(
         y=info.bars,
         x=info.whole_ms,
@@ -136,7 +128,5 @@ def parts_figure(info: PartsInfo) -> go.Figure:
         marker={"symbol": "diamond", "size": 12, "color": INK[0]},
         hovertemplate=f"{info.whole}: %{{x:.4~g}} ms<extra>%{{y}}</extra>",
     )
-    figure.update_layout(barmode="stack")
-    figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title=info.title, tickformat=",~r")
     return styled(figure, 184 + 34 * len(info.bars), labels=info.bars)

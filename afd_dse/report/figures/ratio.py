@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.report.configuration import hover_texts
 from afd_dse.report.figures.nothing import NothingToShowError
-from afd_dse.report.figures.theme import DIM, PAGE, mode_styles, styled
+from afd_dse.report.figures.theme import DIM, marker, mode_styles, styled
 from afd_dse.report.metrics import OBJECTIVES, Metric
 from afd_dse.results.words import number
 from afd_dse.spec.cells import Phase, parse_partition
@@ -122,12 +122,7 @@ def ratio_figure(info: RatioInfo) -> go.Figure:
             name=series.mode,
             mode="lines+markers",
             line={"color": series.colour, "width": 1.5},
-            marker={
-                "size": 9,
-                "symbol": series.symbol,
-                "color": series.colour,
-                "line": {"width": 1, "color": PAGE[0]},
-            },
+            marker=marker(series.colour, series.symbol, 9),
             hovertemplate="A:F = %{x:.3~g}<br>%{text}<extra></extra>",
         )
     if info.unsplit is not None:

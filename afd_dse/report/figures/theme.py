@@ -82,6 +82,31 @@ def mode_styles(names: list[str]) -> dict[str, tuple[str, str]]:
     }
 
 
+def marker(colour: str, symbol: str, size: int) -> dict[str, object]:
+    """A point of a line, set off from what lies under it."""
+    return {"size": size, "symbol": symbol, "color": colour, "line": {"width": 1, "color": PAGE[0]}}
+
+
+def stacked_bars(
+    figure: go.Figure,
+    bars: Sequence[str],
+    parts: Sequence[tuple[str, str, Sequence[float]]],
+    shown: str,
+) -> None:
+    """Add lying bars of stacked ``parts`` (name, colour, values); ``shown`` formats a value on hover."""
+    for name, colour, values in parts:
+        figure.add_bar(
+            y=bars,
+            x=values,
+            name=name,
+            orientation="h",
+            marker_color=colour,
+            hovertemplate=f"{name}: {shown}<extra>%{{y}}</extra>",
+        )
+    figure.update_layout(barmode="stack")
+    figure.update_yaxes(autorange="reversed")
+
+
 def styled(figure: go.Figure, height: int, *, legend: bool = True, labels: Sequence[str] = ()) -> go.Figure:
     """Apply the look of the house; ``height`` in pixels, ``labels`` are the words on a vertical axis."""
     # NOTE: plotly makes room for labels only once they are drawn, and now and then too late.
