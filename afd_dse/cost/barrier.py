@@ -2,10 +2,11 @@
 
 import numpy as np
 
+from afd_dse.cost.columns import distinct_rows, take_rows
 from afd_dse.cost.imbalance import barrier_overhead
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.station import StationTime
-from afd_dse.cost.stations import AttentionShape, attention_growth
+from afd_dse.cost.stations import AttentionShape, attention_growth, attention_station
 from afd_dse.operators.latency import FloatArray, IntArray
 
 
@@ -20,17 +21,18 @@ def kv_excess(scenario: Scenario, sequences: FloatArray, ranks: IntArray) -> Flo
     return barrier_overhead(mean, variance, np.maximum(sequences, 1.0), ranks)
 
 
-def attention_barrier(scenario: Scenario, shape: AttentionShape, ranks: IntArray) -> StationTime:
-    """Time that the attention station of a micro-batch takes beyond the mean rank's, seconds [n, kinds].
+def attention_with_barrier(scenario: Scenario, shape: AttentionShape, ranks: IntArray) -> StationTime:
+    """The attention station of a micro-batch with its wait for the busiest rank, seconds [n, kinds].
 
     The station is done when the busiest of the ``ranks`` that step together is: its decode attention runs over its own
     KV load instead of the mean one.
     """
-    waits = (np.asarray(ranks) > 1) & (np.asarray(shape.decode_sequences) > 0) & (scenario.kv_load[1] > 0)
-    rows = np.flatnonzero(waits)
-    whole = StationTime.zeros(len(waits), len(scenario.model.kinds))
-    if not len(rows):
-        return whole
-    part = AttentionShape(*(np.asarray(getattr(shape, name))[rows] for name in AttentionShape.__slots__))
-    excess = kv_excess(scenario, np.asarray(part.decode_sequences, dtype=np.float64), ranks[rows])
-    return attention_growth(scenario, part).times(excess).at(rows, len(waits))
+    first, inverse = distinct_rows([*(getattr(shape, name) for name in AttentionShape.__slots__), ranks])
+    part, ranks = take_rows(shape, first), ranks[first]
+    station = attention_station(scenario, part)
+    sequences = np.asarray(part.decode_sequences, dtype=np.float64)
+    waits = (ranks > 1) & (sequences > 0) & (scenario.kv_load[1] > 0)
+    if waits.any():
+        excess = np.where(waits, kv_excess(scenario, sequences, ranks), 0.0)
+        station = station.plus(attention_growth(scenario, part).times(excess))
+    return station if len(first) == len(inverse) else station.take(inverse)

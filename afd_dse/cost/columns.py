@@ -1,7 +1,8 @@
 """Candidates as columns: one row a fully specified deployment, one array a property."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,8 @@ import pandas as pd
 from afd_dse.operators.latency import FloatArray, IntArray
 
 Column = npt.NDArray[np.float64] | npt.NDArray[np.int64]
+Block = TypeVar("Block")
+Other = TypeVar("Other")
 
 PHASES = ("prefill", "decode")
 # Per phase: where attention and FFN of the phase live, how each is cut, and how often the unit is repeated.
@@ -95,6 +98,8 @@ class Candidates:
 _MULTIPLIERS = np.random.default_rng(20261129).integers(1, 2**63, size=32, dtype=np.uint64) * np.uint64(
     2
 ) + np.uint64(1)
+# Codes of packed columns stay below this, so that they never overflow.
+_MOST_CODES = 2**62
 
 
 def row_codes(table: FloatArray) -> npt.NDArray[np.uint64]:
@@ -112,19 +117,81 @@ def distinct(columns: Mapping[str, Column]) -> tuple[dict[str, FloatArray], IntA
 
     Station times depend on few columns: looking up the distinct rows only is what makes large blocks cheap.
     """
-    names = list(columns)
-    table = np.stack([np.asarray(columns[name], dtype=np.float64) for name in names], axis=1)
-    first, inverse = distinct_rows(table)
-    return {name: table[first, number] for number, name in enumerate(names)}, inverse
+    first, inverse = distinct_rows(list(columns.values()))
+    return {name: np.asarray(column, dtype=np.float64)[first] for name, column in columns.items()}, inverse
 
 
-def distinct_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
-    """Indices of the first of every distinct row of ``table`` [n, k], and each row's number among the distinct."""
-    # Hashing beats sorting tenfold: rows are many, distinct ones few.
-    inverse, found = pd.factorize(row_codes(table))
+def distinct_rows(columns: Sequence[Column]) -> tuple[IntArray, IntArray]:
+    """Indices of the first of every distinct row of ``columns`` [n] each, and each row's number among the distinct.
+
+    In the order in which they appear. Columns are packed into one exact integer, which is hashed: tenfold cheaper than
+    sorting rows.
+    """
+    inverse, found = pd.factorize(_packed(columns))
     first = np.empty(len(found), dtype=np.int64)
-    first[inverse[::-1]] = np.arange(len(table) - 1, -1, -1)
-    if not np.array_equal(table[first[inverse]], table):  # two different rows with one code
-        _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
-        inverse = inverse.reshape(-1)
-    return first.astype(np.int64), inverse.astype(np.int64)
+    first[inverse[::-1]] = np.arange(len(inverse) - 1, -1, -1)
+    return first, inverse.astype(np.int64, copy=False)
+
+
+def _packed(columns: Sequence[Column]) -> IntArray:
+    """One integer a row, equal exactly where the rows of all ``columns`` are equal, [n]."""
+    code, size = np.zeros(len(columns[0]), dtype=np.int64), 1
+    if not len(code):
+        return code
+    for column in columns:
+        if column.strides[0] == 0 or (column == column[0]).all():
+            continue
+        digits, base = _digits(column)
+        if size * base > _MOST_CODES:
+            code, known = pd.factorize(code)
+            size = len(known)
+        code, size = code * base + digits, size * base
+    return code
+
+
+def _digits(column: Column) -> tuple[IntArray, int]:
+    """``column`` as integers from 0 up to a base."""
+    if column.dtype.kind in "iu":
+        low, high = int(column.min()), int(column.max())
+        if high - low < 2**20:
+            return np.asarray(column, dtype=np.int64) - low, high - low + 1
+    # NOTE: adding zero makes one of both zeros.
+    bits = (column + 0.0).astype(np.float64, copy=False).view(np.int64)
+    digits, known = pd.factorize(bits)
+    return digits.astype(np.int64, copy=False), len(known)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated(Generic[Block]):
+    """The distinct rows of a block of columns, and which of them each row of the whole is [n]."""
+
+    distinct: Block
+    which: IntArray
+
+    def take(self, rows: IntArray) -> "Repeated[Block]":
+        """The block at ``rows``."""
+        return Repeated(self.distinct, self.which[rows])
+
+    def rows_of(self, other: Other) -> Other:
+        """``other``, which has a row for each distinct one, repeated as the block is."""
+        itself = np.array_equal(self.which, np.arange(len(self.which)))
+        return other if itself else take_rows(other, self.which)
+
+    @property
+    def rows(self) -> Block:
+        """The whole block."""
+        return self.rows_of(self.distinct)
+
+
+def take_rows(block: Block, rows: IntArray) -> Block:
+    """``block`` at ``rows``: an array [n, …], a tuple or dataclass of such blocks; whatever is neither stays as it is."""
+    taken: Any = block
+    if isinstance(block, np.ndarray):
+        taken = block[rows]
+    elif isinstance(block, tuple):
+        taken = tuple(take_rows(part, rows) for part in block)
+    elif hasattr(block, "take"):
+        taken = block.take(rows)
+    elif is_dataclass(block) and not isinstance(block, type):
+        taken = replace(block, **{f.name: take_rows(getattr(block, f.name), rows) for f in fields(block)})
+    return cast("Block", taken)

@@ -1,12 +1,14 @@
 """Prefill and decode of a unit under load: alone, or sharing steps."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from afd_dse.cost.columns import CHUNKED, Candidates
+from afd_dse.cost.columns import CHUNKED, PHASE_FIELDS, PHASES, Candidates, Repeated, distinct_rows
 from afd_dse.cost.phase import Cut, Stations, Step, StepLoad, phase_stations, run_step
 from afd_dse.cost.scenario import Scenario
+from afd_dse.cost.stations import expert_imbalance
 from afd_dse.operators.latency import FloatArray
 from afd_dse.spec.cells import Partition, Phase
 
@@ -30,12 +32,18 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Decode of a unit, columns [n]: mean and worst time between steps, sequences per rank, the pure decode step."""
+    """Decode of a unit, columns [n].
+
+    Mean and worst time between steps, tokens per rank, the pure decode step; load of its busiest expert rank over the
+    mean one's, and what copying experts adds to a layer.
+    """
 
     interval_s: FloatArray
     tail_s: FloatArray
     step_tokens: FloatArray
     step: Step
+    expert_imbalance: FloatArray
+    exposed_copy_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,8 @@ class Engines:
     prefill: Prefill
     decode: Decode
     slack: FloatArray
-    prefill_stations: Stations
-    decode_stations: Stations
+    prefill_stations: Repeated[Stations]
+    decode_stations: Repeated[Stations]
     one_step: bool = False
 
 
@@ -83,21 +91,62 @@ def _load(
     return StepLoad(decode, sequences, chunks.piece, chunks.piece_prefix, prefill_tokens_per_rank)
 
 
-def decode_alone(scenario: Scenario, partition: Partition, c: Candidates) -> tuple[Decode, Stations]:
+def distinct_units(c: Candidates, phases: Sequence[Phase], loads: Sequence[str]) -> Repeated[Candidates]:
+    """Candidates that differ in the cut of ``phases`` or in ``loads``: what ``phases`` do depends on nothing else.
+
+    Replicas do the same.
+    """
+    cuts = [f"{PHASES[phase]}_{field}" for phase in phases for field in PHASE_FIELDS if field != "replicas"]
+    first, which = distinct_rows([c.columns[name] for name in (*cuts, *loads)])
+    return Repeated(c if len(first) == len(c) else c.take(first), which)
+
+
+def _expert_imbalance(scenario: Scenario, cut: Cut, stations: Stations) -> FloatArray:
+    """Load of the busiest expert rank over the mean one's, [n]; 1 without experts.
+
+    Where the measured tables hold the skew, what is known of it is that one rank may have an expert more.
+    """
+    if scenario.moe is None:
+        return np.ones(len(cut.ep))
+    experts = float(scenario.moe.experts)
+    slots = np.where(cut.redundant > 0, 1.0, np.ceil(experts / cut.ep) * cut.ep / experts)
+    found = expert_imbalance(scenario, stations.expert_tokens, cut.ep, cut.redundant, stations.expert_policy)
+    return np.asarray(np.where(np.isnan(found), slots, found), dtype=np.float64)
+
+
+def decode_alone(
+    scenario: Scenario, partition: Partition, c: Candidates
+) -> tuple[Decode, Repeated[Stations]]:
     """Decode with its GPUs to itself."""
+    units = distinct_units(c, [Phase.DECODE], ["batch_size"])
+    decode, stations = _decode_alone(scenario, partition, units.distinct)
+    return units.rows_of(decode), Repeated(stations, units.which)
+
+
+def _decode_alone(scenario: Scenario, partition: Partition, c: Candidates) -> tuple[Decode, Stations]:
     cut, batch = Cut.of(c, Phase.DECODE), c.number("batch_size")
     none = np.zeros(len(c))
     load = StepLoad(batch, none, none, none, none)
     stations = phase_stations(scenario, cut, Phase.DECODE, partition.splits(Phase.DECODE), load)
     step = run_step(scenario, stations)
     tokens = batch * scenario.tokens_per_sequence
-    return Decode(step.seconds, step.seconds, tokens, step), stations
+    imbalance = _expert_imbalance(scenario, cut, stations)
+    decode = Decode(step.seconds, step.seconds, tokens, step, imbalance, stations.exposed_copy_s)
+    return decode, stations
 
 
 def prefill_alone(
     scenario: Scenario, partition: Partition, c: Candidates
-) -> tuple[Prefill, Stations, Chunks]:
+) -> tuple[Prefill, Repeated[Stations], Chunks]:
     """Prefill with its GPUs to itself: steps of up to ``chunk_tokens`` tokens per rank."""
+    units = distinct_units(c, [Phase.PREFILL], ["chunk_tokens"])
+    prefill, stations, chunks = _prefill_alone(scenario, partition, units.distinct)
+    return units.rows_of(prefill), Repeated(stations, units.which), units.rows_of(chunks)
+
+
+def _prefill_alone(
+    scenario: Scenario, partition: Partition, c: Candidates
+) -> tuple[Prefill, Stations, Chunks]:
     cut = Cut.of(c, Phase.PREFILL)
     chunks = cut_prompts(scenario, c.number("chunk_tokens"))
     none = np.zeros(len(c))
@@ -134,11 +183,11 @@ def separate(scenario: Scenario, partition: Partition, c: Candidates) -> Engines
 def shared_steps(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
     """Both sides of both phases share their groups: chunked or prioritized prefill, by the policy column."""
     chunked = c.integer("policy") == CHUNKED
-    if chunked.all():
-        return _chunked(scenario, partition, c)
-    if not chunked.any():
-        return _prioritized(scenario, partition, c)
-    raise ValueError("one block holds one policy")
+    if chunked.any() and not chunked.all():
+        raise ValueError("one block holds one policy")
+    units = distinct_units(c, [Phase.DECODE], ["batch_size", "chunk_tokens"])
+    engines = (_chunked if chunked.all() else _prioritized)(scenario, partition, units.distinct)
+    return units.rows_of(engines)
 
 
 def _decode_demand(scenario: Scenario, c: Candidates, cut: Cut) -> tuple[FloatArray, FloatArray]:
@@ -186,9 +235,12 @@ def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines
         np.maximum(mixed_step.seconds, pure_step.seconds),
         sequences * scenario.tokens_per_sequence,
         pure_step,
+        _expert_imbalance(scenario, cut, pure),
+        pure.exposed_copy_s,
     )
     slack = np.where(room >= 1.0, 1.0 - demand / most, np.minimum(room - 1.0, 0.0) / c.number("chunk_tokens"))
-    return Engines(prefill, decode, slack, mixed, pure, one_step=True)
+    itself = np.arange(len(c))
+    return Engines(prefill, decode, slack, Repeated(mixed, itself), Repeated(pure, itself), one_step=True)
 
 
 def _prioritized(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
@@ -213,7 +265,11 @@ def _prioritized(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
     prefill = Prefill(
         service + request_s, servers, servers / service, gate, together, together * chunks.piece, step
     )
-    both = Decode(
-        interval, decode.interval_s + service, batch * scenario.tokens_per_sequence / cut.pp, decode.step
+    both = replace(
+        decode,
+        interval_s=interval,
+        tail_s=decode.interval_s + service,
+        step_tokens=batch * scenario.tokens_per_sequence / cut.pp,
     )
-    return Engines(prefill, both, np.ones(len(c)), stations, decode_stations, one_step=True)
+    itself = Repeated(stations, np.arange(len(c)))
+    return Engines(prefill, both, np.ones(len(c)), itself, decode_stations, one_step=True)

@@ -12,7 +12,6 @@ from afd_dse.cost.phase import Cut
 from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.sharing import shared_side
-from afd_dse.cost.stations import expert_imbalance
 from afd_dse.network.traffic import exposed_transfer_seconds, kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray, Provenance
 from afd_dse.spec.cells import PARTITIONS, Cell, Partition, Phase, phase_of
@@ -97,6 +96,10 @@ class Evaluation:
 
 def evaluate(scenario: Scenario, candidates: Candidates) -> Evaluation:
     """Evaluate a block of candidates (any mix of partitions and policies)."""
+    kind = candidates.integer("partition") * len(POLICIES) + candidates.integer("policy")
+    codes = np.unique(kind) if len(kind) and (kind != kind[0]).any() else kind[:1]
+    if len(codes) == 1:
+        return _evaluate_partition(scenario, PARTITIONS[int(codes[0]) // len(POLICIES)], candidates)
     n, pools = len(candidates), len(scenario.pools)
     result = Evaluation(
         {name: np.zeros(n) for name in METRICS},
@@ -106,8 +109,7 @@ def evaluate(scenario: Scenario, candidates: Candidates) -> Evaluation:
         np.zeros((n, pools)),
         np.zeros((n, len(Provenance))),
     )
-    kind = candidates.integer("partition") * len(POLICIES) + candidates.integer("policy")
-    for code in np.unique(kind):
+    for code in codes:
         rows = np.flatnonzero(kind == code)
         partition = PARTITIONS[int(code) // len(POLICIES)]
         part = _evaluate_partition(scenario, partition, candidates.take(rows))
@@ -190,7 +192,8 @@ def gpus_by_pool(
         phase = phase_of(group[0])
         if phase in phases:
             pool = cuts[phase].attention_pool if group[0] in (Cell.PA, Cell.DA) else cuts[phase].ffn_pool
-            np.add.at(total, (np.arange(rows), pool), count)
+            for number in range(len(scenario.pools)):
+                total[:, number] += count * (pool == number)
     return total
 
 
@@ -251,28 +254,14 @@ def _metrics(
         "decode_link_s": decode.step.link_s,
         "decode_bubble_s": decode.step.bubble_s,
         "decode_outside_s": decode.step.outside_s,
-        "decode_expert_imbalance": _reported_imbalance(scenario, cuts[Phase.DECODE], engines),
-        "decode_exposed_copy_s": engines.decode_stations.exposed_copy_s,
+        "decode_expert_imbalance": decode.expert_imbalance,
+        "decode_exposed_copy_s": decode.exposed_copy_s,
         "prefill_step_s": prefill.step.seconds,
         "prefill_attention_s": prefill.step.attention_s,
         "prefill_ffn_s": prefill.step.ffn_s,
         "prefill_link_s": prefill.step.link_s,
         "prefill_bubble_s": prefill.step.bubble_s,
     }
-
-
-def _reported_imbalance(scenario: Scenario, cut: Cut, engines: Engines) -> FloatArray:
-    """Load of the busiest expert rank of decode over the mean one's, [n]; 1 without experts.
-
-    Where the measured tables hold the skew, what is known of it is that one rank may have an expert more.
-    """
-    if scenario.moe is None:
-        return np.ones(len(cut.ep))
-    experts = float(scenario.moe.experts)
-    slots = np.where(cut.redundant > 0, 1.0, np.ceil(experts / cut.ep) * cut.ep / experts)
-    at = engines.decode_stations
-    found = expert_imbalance(scenario, at.expert_tokens, cut.ep, cut.redundant, at.expert_policy)
-    return np.asarray(np.where(np.isnan(found), slots, found), dtype=np.float64)
 
 
 def _unit_gpus(partition: Partition, cuts: dict[Phase, Cut]) -> FloatArray:

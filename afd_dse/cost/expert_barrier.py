@@ -41,7 +41,7 @@ class ExpertLoads:
         """
         known = np.where((policy >= PREFETCH) & (redundant == 0), HISTORY, np.minimum(policy, PREFETCH))
         result = np.ones(len(tokens))
-        first, inverse = distinct_rows(np.stack([ranks, redundant, known], axis=1).astype(np.float64))
+        first, inverse = distinct_rows([ranks, redundant, known])
         at = np.log2(np.maximum(tokens, 1.0))
         for number, example in enumerate(first):
             rows = np.flatnonzero(inverse == number)

@@ -1,6 +1,6 @@
 """Experts copied between ranks while the pipeline runs: what the copy takes, what it gains, when it is worth it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ from afd_dse.architecture.weights import expert_weight_bytes
 from afd_dse.cost.expert_barrier import PREFETCH_OVERLAPPED
 from afd_dse.cost.reconfiguration import exposed_copy, worth_copying
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.station import StationTime
+from afd_dse.cost.station import StationTable, StationTime
 from afd_dse.network.tiers import LINK_EFFICIENCY
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 
@@ -125,8 +125,9 @@ def with_copies(
         0.0,
     )
     exposed = np.where(made, exposed, 0.0)
-    chosen = copied.where(made, otherwise)
+    waiting = StationTable.zeros(*exposed.shape)
     rows, level = np.arange(len(exposed)), np.full(len(exposed), Provenance.SPEED_OF_LIGHT, dtype=np.int8)
     for number in range(exposed.shape[1]):
-        chosen.ffn.add("exposed copy of experts", number, Latency(exposed[:, number], level), rows)
-    return chosen, exposed, made
+        waiting.add("exposed copy of experts", number, Latency(exposed[:, number], level), rows)
+    chosen = copied.where(made, otherwise)
+    return replace(chosen, ffn=chosen.ffn.plus(waiting.time)), exposed, made

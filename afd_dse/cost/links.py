@@ -8,7 +8,7 @@ import numpy as np
 from afd_dse.architecture.model import LayerKind, MoeFfn
 from afd_dse.cost.columns import Column
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.station import Lookup, StationTime, looked_up
+from afd_dse.cost.station import Lookup, StationTime, shapes_of
 from afd_dse.cost.stations import ACTIVATION_BYTES
 from afd_dse.network.traffic import Routing, attention_ffn_seconds, busiest_port, exchange_seconds
 from afd_dse.operators.latency import Latency, Provenance
@@ -68,18 +68,21 @@ def element_bytes(scenario: Scenario, way: str) -> float:
 
 def exchange(scenario: Scenario, shape: ExchangeShape) -> tuple[StationTime, StationTime]:
     """Dispatch and combine inside a group, seconds [n, kinds] each; measured where a table reaches, else modelled."""
-    columns = {name: getattr(shape, name) for name in shape.__slots__}
-    dispatch, combine = (looked_up(scenario, way, columns, partial(_exchange_of_kind, way)) for way in WAYS)
+    shapes = shapes_of(scenario, shape)
+    dispatch, combine = (shapes.station(way, partial(_exchange_of_kind, way)) for way in WAYS)
     return dispatch, combine
 
 
 def transfer(scenario: Scenario, shape: TransferShape) -> tuple[StationTime, StationTime]:
     """Attention → FFN and FFN → attention between groups, seconds [n, kinds] each."""
-    columns = {name: getattr(shape, name) for name in shape.__slots__}
-    there, back = (
-        looked_up(scenario, f"transfer {way}", columns, partial(_transfer_of_kind, way)) for way in WAYS
-    )
+    shapes = shapes_of(scenario, shape)
+    there, back = (shapes.station(f"transfer {way}", partial(_transfer_of_kind, way)) for way in WAYS)
     return there, back
+
+
+def pack(scenario: Scenario, shape: TransferShape) -> StationTime:
+    """Attention GPUs' kernels for the transfer, [n, kinds]: quantise and scatter the copies, sum what comes back."""
+    return shapes_of(scenario, shape).station("packing", _packing_of_kind)
 
 
 def _exchange_of_kind(way: str, look: Lookup) -> None:
@@ -160,10 +163,3 @@ def _packing_of_kind(look: Lookup) -> None:
     back = c["tokens"] / c["attention_gpus"] * hidden * (ACTIVATION_BYTES + copies * COMBINE_BYTES)
     look.add("pack for transfer", database.elementwise(bytes_moved=sent))
     look.add("sum returned copies", database.elementwise(bytes_moved=back))
-
-
-def pack(scenario: Scenario, shape: TransferShape) -> StationTime:
-    """Attention GPUs' kernels for the transfer, [n, kinds]: quantise and scatter the copies, sum what comes back."""
-    return looked_up(
-        scenario, "packing", {name: getattr(shape, name) for name in shape.__slots__}, _packing_of_kind
-    )

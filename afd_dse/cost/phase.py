@@ -1,10 +1,11 @@
 """One step of one unit: the stations of attention, links and FFN, and the time a step takes on them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from afd_dse.cost.barrier import attention_barrier
+from afd_dse.cost.barrier import attention_with_barrier
 from afd_dse.cost.columns import PHASES, Candidates
 from afd_dse.cost.expert_barrier import HISTORY, copies_experts
 from afd_dse.cost.expert_copies import Copying, ExpertSide, with_copies
@@ -16,7 +17,6 @@ from afd_dse.cost.stations import (
     ACTIVATION_BYTES,
     AttentionShape,
     FfnShape,
-    attention_station,
     ffn_station,
     head_seconds,
 )
@@ -112,7 +112,24 @@ class Step:
     ffn_s: FloatArray
     link_s: FloatArray
     outside_s: FloatArray
-    by_provenance: FloatArray
+    trust: Callable[[], FloatArray]
+
+    def take(self, rows: IntArray) -> "Step":
+        """The steps at ``rows``."""
+        return replace(
+            self,
+            seconds=self.seconds[rows],
+            attention_s=self.attention_s[rows],
+            ffn_s=self.ffn_s[rows],
+            link_s=self.link_s[rows],
+            outside_s=self.outside_s[rows],
+            trust=lambda: self.trust()[rows],
+        )
+
+    @property
+    def by_provenance(self) -> FloatArray:
+        """Seconds of all stations' work in a step by :class:`Provenance`, [n, 4]."""
+        return self.trust()
 
     @property
     def bubble_s(self) -> FloatArray:
@@ -147,7 +164,7 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
         piece=piece,
         piece_prefix=load.piece_prefix + (load.piece - piece) / 2.0,
     )
-    attention = attention_station(scenario, shape).plus(attention_barrier(scenario, shape, cut.dp))
+    attention = attention_with_barrier(scenario, shape, cut.dp)
     tokens = cut.dp * (decode * tokens_per_sequence + load.ffn_prefill_tokens / cut.micro_batches)
     if split:
         attention = attention.plus(pack(scenario, _transfer_shape(scenario, cut, phase, tokens)))
@@ -300,7 +317,10 @@ def run_step(
     draft_s = stations.draft_passes * (sum(part[:, -1] for part in parts) + stations.head_s)
     outside = stations.head_s + stations.overhead_s + stations.hop_s + draft_s
     everything = (stations.attention, stations.ffn, stations.to_ffn, stations.to_attention)
-    by_provenance = np.einsum("nkp,k->np", sum(part.by_provenance for part in everything), layers)
+
+    def trust() -> FloatArray:
+        return np.asarray(sum(part.trust(layers) for part in everything) * m[:, None])
+
     return Step(
         split=stations.split,
         seconds=pipeline + outside,
@@ -308,7 +328,7 @@ def run_step(
         ffn_s=busy_time(ffn, layers, m),
         link_s=busy_time(to_ffn + to_attention, layers, m),
         outside_s=np.asarray(outside, dtype=np.float64),
-        by_provenance=by_provenance * m[:, None],
+        trust=trust,
     )
 
 

@@ -1,12 +1,12 @@
 """Prefill and decode of a unit whose phases share GPUs but not steps: decode first, or both at once tile by tile."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from afd_dse.cost.columns import TILE_SHARED, Candidates
-from afd_dse.cost.engines import Decode, Engines, decode_alone, prefill_alone, prefill_of
+from afd_dse.cost.engines import Decode, Engines, decode_alone, distinct_units, prefill_alone, prefill_of
 from afd_dse.cost.phase import Cut, Stations, Step, run_step
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.tile_sharing import SHARING_OVERHEAD, ffn_bounds, slowdown, tile_wait_s
@@ -39,15 +39,22 @@ class _Work:
 
 
 def shared_side(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
-    """Some group serves cells of both phases, which do not share steps; by the policy column.
+    """Some group serves cells of both phases, which do not share steps; by the policy column."""
+    units = distinct_units(c, list(Phase), ["batch_size", "chunk_tokens", "decode_share"])
+    return units.rows_of(_shared_side(scenario, partition, units.distinct))
+
+
+def _shared_side(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
+    """As :func:`shared_side`, every unit once.
 
     With ``tile_shared`` decode runs on its share of the SMs while prefill has work, after waiting for a tile of it,
     and prefill on the rest while decode has (ExpertPlex, arXiv 2607.18002). Otherwise decode has priority at kernel
     boundaries: a micro-batch waits for the rest of the prefill kernel that it finds, and prefill gets the time that
     decode leaves. The rate follows from the decode step, and the prefill utilisation from the rate: a fixed point.
     """
-    decode, decode_stations = decode_alone(scenario, partition, c)
-    prefill, prefill_stations, chunks = prefill_alone(scenario, partition, c)
+    decode, decoding = decode_alone(scenario, partition, c)
+    prefill, prefilling, chunks = prefill_alone(scenario, partition, c)
+    decode_stations, prefill_stations = decoding.rows, prefilling.rows
     cuts = {phase: Cut.of(c, phase) for phase in Phase}
     batch = c.number("batch_size") * cuts[Phase.DECODE].dp
     prompts = chunks.sequences * cuts[Phase.PREFILL].dp * cuts[Phase.PREFILL].pp
@@ -102,10 +109,10 @@ def shared_side(scenario: Scenario, partition: Partition, c: Candidates) -> Engi
     tail = decode_step(np.full(len(c), ALWAYS_BUSY)).seconds
     return Engines(
         prefill_of(scenario, cuts[Phase.PREFILL], chunks, slowed),
-        Decode(step.seconds, tail, decode.step_tokens, step),
+        replace(decode, interval_s=step.seconds, tail_s=tail, step=step),
         slack,
-        prefill_stations,
-        decode_stations,
+        prefilling,
+        decoding,
     )
 
 

@@ -1,7 +1,8 @@
 """A station of the pipeline: its time per kind of layer, looked up once per distinct shape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ from afd_dse.cost.columns import Column, distinct_rows
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.shape_memory import ShapeMemory
 from afd_dse.operators.database import OperatorDatabase
-from afd_dse.operators.latency import FloatArray, Latency, Provenance
+from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class Operation:
 
 
 @dataclass(slots=True)
-class StationTime:
-    """Seconds [n, kinds] of one layer and how many of them have which provenance [n, kinds, 4].
+class StationTable:
+    """Station times while they are looked up: seconds [n, kinds] of one layer, and by provenance [n, kinds, 4].
 
     For a single row also its operators.
     """
@@ -35,7 +36,7 @@ class StationTime:
     operations: list[Operation] = field(default_factory=list)
 
     @classmethod
-    def zeros(cls, rows: int, kinds: int) -> "StationTime":
+    def zeros(cls, rows: int, kinds: int) -> "StationTable":
         """An empty station."""
         return cls(np.zeros((rows, kinds)), np.zeros((rows, kinds, len(Provenance))))
 
@@ -47,11 +48,37 @@ class StationTime:
         if len(self.seconds) == 1 and len(rows):
             self.operations.append(Operation(name, kind, latency))
 
+    @property
+    def time(self) -> "StationTime":
+        """What is read of the station once it is complete."""
+        return StationTime(self.seconds, self._trusted, self.operations)
+
+    def _trusted(self, weights: FloatArray) -> FloatArray:
+        how = "nkp,k->np" if weights.ndim == 1 else "nkp,nk->np"
+        return np.asarray(np.einsum(how, self.by_provenance, weights))
+
+
+# Seconds by provenance [n, 4] of a station, given how often each kind of layer counts ([kinds] or [n, kinds]).
+Trust = Callable[[FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class StationTime:
+    """Seconds [n, kinds] of one layer, and on demand how many of them have which provenance.
+
+    Few ask for provenance, and it is twice as many numbers as the seconds: ``trust`` computes it when asked. For a
+    single row also the operators.
+    """
+
+    seconds: FloatArray
+    trust: Trust
+    operations: list[Operation] = field(default_factory=list)
+
     def plus(self, other: "StationTime") -> "StationTime":
         """Both stations' work on the same GPUs, one after the other."""
         return StationTime(
             self.seconds + other.seconds,
-            self.by_provenance + other.by_provenance,
+            lambda weights: self.trust(weights) + other.trust(weights),
             [*self.operations, *other.operations],
         )
 
@@ -61,7 +88,7 @@ class StationTime:
         operations += [op for op in other.operations if not mask[0, op.kind]]
         return StationTime(
             np.where(mask, self.seconds, other.seconds),
-            np.where(mask[:, :, None], self.by_provenance, other.by_provenance),
+            lambda weights: self.trust(weights * mask) + other.trust(weights * ~mask),
             operations,
         )
 
@@ -72,20 +99,20 @@ class StationTime:
             for op in self.operations
         ]
         return StationTime(
-            self.seconds * factor[:, None], self.by_provenance * factor[:, None, None], operations
+            self.seconds * factor[:, None], lambda weights: self.trust(weights) * factor[:, None], operations
         )
 
-    def at(self, rows: npt.NDArray[np.int64], length: int) -> "StationTime":
-        """The station on ``rows`` of ``length`` rows, nothing on the others."""
-        if len(rows) == length:
-            return self
-        whole = StationTime.zeros(length, self.seconds.shape[1])
-        whole.seconds[rows], whole.by_provenance[rows] = self.seconds, self.by_provenance
-        return whole
-
-    def take(self, rows: npt.NDArray[np.int64]) -> "StationTime":
+    def take(self, rows: IntArray) -> "StationTime":
         """Repeat rows by index (from distinct rows back to candidates), without their operators."""
-        return StationTime(self.seconds[rows], self.by_provenance[rows])
+
+        def trust(weights: FloatArray) -> FloatArray:
+            if weights.ndim == 1:
+                return self.trust(weights)[rows]
+            # Rows that were one shape may count differently: each kind by itself, then weighted.
+            kinds = np.eye(weights.shape[1])
+            return np.asarray(sum(self.trust(kind)[rows] * weights[:, [k]] for k, kind in enumerate(kinds)))
+
+        return StationTime(self.seconds[rows], trust)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +127,7 @@ class Lookup:
     number: int
     kind: LayerKind
     columns: dict[str, FloatArray]
-    station: StationTime
+    station: StationTable
     members: npt.NDArray[np.int64]
 
     @property
@@ -117,27 +144,42 @@ class Lookup:
 OfKind = Callable[[Lookup], None]
 
 
-def looked_up(scenario: Scenario, side: str, columns: dict[str, Column], of_kind: OfKind) -> StationTime:
-    """Station of every row of ``columns`` (one of them ``pool``), by ``of_kind`` for each pool and kind of layer.
+class Shapes:
+    """The distinct rows of some columns [n] (one of them ``pool``), to look stations up for."""
 
-    Distinct shapes are looked up once, and remembered under the name ``side`` for later blocks of the scenario.
-    """
-    names = list(columns)
-    table = np.stack([np.asarray(column, dtype=np.float64) for column in columns.values()], axis=1)
-    if len(table) <= 1:
-        return _station(scenario, names, table, of_kind)
-    first, inverse = distinct_rows(table)
-    memory: ShapeMemory = scenario.shape_memory.setdefault(side, ShapeMemory())
-    found = memory.rows(table[first], lambda shapes: _station(scenario, names, shapes, of_kind))
-    return StationTime(*memory.arrays).take(found[inverse])
+    def __init__(self, scenario: Scenario, columns: Mapping[str, Column]) -> None:
+        self._scenario, self._names = scenario, list(columns)
+        self._rows = len(columns["pool"])
+        self._first, self._inverse = distinct_rows(list(columns.values()))
+        self._table = np.stack(
+            [np.asarray(column[self._first], dtype=np.float64) for column in columns.values()], axis=1
+        )
+
+    def station(self, side: str, of_kind: OfKind) -> StationTime:
+        """Station of every row, by ``of_kind`` for each pool and kind of layer.
+
+        Distinct shapes are looked up once, and remembered under the name ``side`` for later blocks of the scenario.
+        """
+        if self._rows == 1:
+            return self._look_up(self._table, of_kind).time
+        memory: ShapeMemory = self._scenario.shape_memory.setdefault(side, ShapeMemory())
+        found = memory.rows(self._table, lambda shapes: self._look_up(shapes, of_kind))
+        seconds, by_provenance = memory.arrays
+        time = StationTable(seconds[found], by_provenance[found]).time
+        return time if len(self._first) == self._rows else time.take(self._inverse)
+
+    def _look_up(self, table: FloatArray, of_kind: OfKind) -> StationTable:
+        scenario = self._scenario
+        station = StationTable.zeros(len(table), len(scenario.model.kinds))
+        rows = dict(zip(self._names, table.T, strict=True))
+        for pool in np.unique(rows["pool"]).astype(int):
+            members = np.flatnonzero(rows["pool"] == pool)
+            part = {name: column[members] for name, column in rows.items()}
+            for number, kind in enumerate(scenario.model.kinds):
+                of_kind(Lookup(scenario, int(pool), number, kind, part, station, members))
+        return station
 
 
-def _station(scenario: Scenario, names: list[str], table: FloatArray, of_kind: OfKind) -> StationTime:
-    station = StationTime.zeros(len(table), len(scenario.model.kinds))
-    rows = dict(zip(names, table.T, strict=True))
-    for pool in np.unique(rows["pool"]).astype(int):
-        members = np.flatnonzero(rows["pool"] == pool)
-        part = {name: column[members] for name, column in rows.items()}
-        for number, kind in enumerate(scenario.model.kinds):
-            of_kind(Lookup(scenario, int(pool), number, kind, part, station, members))
-    return station
+def shapes_of(scenario: Scenario, shape: Any) -> Shapes:
+    """The distinct rows of a dataclass of columns, one of them ``pool``."""
+    return Shapes(scenario, {name: getattr(shape, name) for name in shape.__slots__})

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from afd_dse.architecture.model import DenseFfn, Gqa, LinearAttention, Mla
 from afd_dse.cost.columns import Column, distinct
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.station import Lookup, StationTime, looked_up
+from afd_dse.cost.station import Lookup, Shapes, StationTime, shapes_of
 from afd_dse.network.collectives import all_reduce
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 
@@ -56,13 +56,9 @@ class FfnShape:
     moe_reduce: Column
 
 
-def _columns(shape: AttentionShape | FfnShape) -> dict[str, Column]:
-    return {name: getattr(shape, name) for name in shape.__slots__}
-
-
 def attention_station(scenario: Scenario, shape: AttentionShape) -> StationTime:
     """Attention of a layer of each kind: projections, kernel, norms, router, all-reduce over TP. Seconds [n, kinds]."""
-    return looked_up(scenario, "attention", _columns(shape), _attention_of_kind)
+    return shapes_of(scenario, shape).station("attention", _attention_of_kind)
 
 
 def _attention_of_kind(look: Lookup) -> None:
@@ -227,7 +223,7 @@ def attention_growth(scenario: Scenario, shape: AttentionShape) -> StationTime:
     """
     names = ("pool", "tp", "cp", "decode_sequences", "decode_tokens")
     columns = {name: getattr(shape, name) for name in names}
-    return looked_up(scenario, "attention growth", columns, _growth_of_kind)
+    return Shapes(scenario, columns).station("attention growth", _growth_of_kind)
 
 
 def _growth_of_kind(look: Lookup) -> None:
@@ -246,7 +242,7 @@ def _growth_of_kind(look: Lookup) -> None:
 
 def ffn_station(scenario: Scenario, shape: FfnShape) -> StationTime:
     """FFN of one layer of each kind: dense FFN or shared and routed experts of one rank. Seconds [n, kinds]."""
-    return looked_up(scenario, "ffn", _columns(shape), _ffn_of_kind)
+    return shapes_of(scenario, shape).station("ffn", _ffn_of_kind)
 
 
 def _ffn_of_kind(look: Lookup) -> None:

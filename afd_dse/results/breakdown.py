@@ -30,8 +30,8 @@ def breakdown(scenario: Scenario, candidates: Candidates) -> dict[str, dict[str,
     partition = PARTITIONS[int(candidates.integer("partition")[0])]
     engines = engines_of(scenario, partition, candidates)
     found = {
-        Phase.DECODE: (engines.decode_stations, engines.decode.step),
-        Phase.PREFILL: (engines.prefill_stations, engines.prefill.step),
+        Phase.DECODE: (engines.decode_stations.rows, engines.decode.step),
+        Phase.PREFILL: (engines.prefill_stations.rows, engines.prefill.step),
     }
     return {phase.name.lower(): _phase(scenario, stations, step) for phase, (stations, step) in found.items()}
 

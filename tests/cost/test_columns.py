@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from afd_dse.cost.columns import ALL_COLUMNS, Candidates, distinct, distinct_rows, row_codes
 from afd_dse.cost.shape_memory import ShapeMemory
-from afd_dse.cost.station import StationTime
+from afd_dse.cost.station import StationTable
 from tests.strategies import block, scenario, seeds
 
 tables = st.integers(1, 6).flatmap(
@@ -20,7 +20,7 @@ tables = st.integers(1, 6).flatmap(
 @given(tables)
 def test_distinct_rows_are_distinct_and_lead_back_to_every_row(rows: list[list[float]]) -> None:
     table = np.array(rows)
-    first, inverse = distinct_rows(table)
+    first, inverse = distinct_rows(list(table.T))
     assert np.array_equal(table[first[inverse]], table)
     assert len(first) == len({tuple(x + 0.0 for x in row) for row in rows})
 
@@ -69,9 +69,9 @@ def test_blocks_are_cut_and_joined_without_loss(seed: int) -> None:
 def test_a_shape_is_looked_up_once_and_always_answered_alike(blocks: list[list[int]]) -> None:
     memory, asked = ShapeMemory(), []
 
-    def look_up(shapes: np.ndarray) -> StationTime:
+    def look_up(shapes: np.ndarray) -> StationTable:
         asked.extend(shapes[:, 0].tolist())
-        return StationTime(shapes * 10.0, np.ones((len(shapes), 1, 4)))
+        return StationTable(shapes * 10.0, np.ones((len(shapes), 1, 4)))
 
     for numbers in blocks:
         shapes = np.array(numbers, dtype=np.float64)[:, None]
