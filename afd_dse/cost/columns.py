@@ -184,7 +184,7 @@ class Repeated(Generic[Block]):
 
 
 def take_rows(block: Block, rows: IntArray) -> Block:
-    """``block`` at ``rows``: an array [n, …], a tuple or dataclass of such blocks; whatever is neither stays as it is."""
+    """``block`` at ``rows``: an array [n, …], a tuple or dataclass of such blocks; anything else stays as it is."""
     taken: Any = block
     if isinstance(block, np.ndarray):
         taken = block[rows]

@@ -11,6 +11,8 @@ from afd_dse.operators.latency import FloatArray, IntArray
 
 # Shapes held at most (about 200 bytes each); beyond it the memory starts anew.
 MOST_SHAPES = 2_000_000
+# Sorted runs of codes that are searched one after the other before they are merged.
+MOST_RUNS = 8
 
 
 class _Station(Protocol):
@@ -39,14 +41,16 @@ class _Growing:
 
 
 class ShapeMemory:
-    """Distinct shapes seen so far and their station times; found by code in a sorted index."""
+    """Distinct shapes seen so far and their station times; found by code in a few sorted runs."""
 
     def __init__(self) -> None:
         self._forget()
 
     def _forget(self) -> None:
-        self._codes: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
-        self._positions: IntArray = np.zeros(0, dtype=np.int64)
+        self._known = 0
+        # Codes ascending, and the positions of their shapes. New shapes are a run of their own until the runs are
+        # many: merging them one by one would cost more than looking the shapes up.
+        self._runs: list[tuple[npt.NDArray[np.uint64], IntArray]] = []
         self._columns: tuple[_Growing, _Growing, _Growing] | None = None
 
     @property
@@ -58,31 +62,42 @@ class ShapeMemory:
 
     def rows(self, shapes: FloatArray, look_up: Callable[[FloatArray], _Station]) -> IntArray:
         """Positions in :attr:`arrays` of ``shapes`` [n, k], distinct rows; those not yet known are looked up first."""
-        if len(self._codes) + len(shapes) > MOST_SHAPES:
+        if self._known + len(shapes) > MOST_SHAPES:
             self._forget()
         codes = row_codes(shapes)
-        position, known = self._find(shapes, codes)
-        if not known.all():
-            fresh = np.flatnonzero(~known)
-            position[fresh] = len(self._codes) + np.arange(len(fresh))
+        position = self._find(shapes, codes)
+        fresh = np.flatnonzero(position < 0)
+        if len(fresh):
+            position[fresh] = self._known + np.arange(len(fresh))
             self._append(shapes[fresh], codes[fresh], look_up(shapes[fresh]))
         return position
 
-    def _find(
-        self, shapes: FloatArray, codes: npt.NDArray[np.uint64]
-    ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    def _find(self, shapes: FloatArray, codes: npt.NDArray[np.uint64]) -> IntArray:
+        """Position of every shape, -1 of those that are not known."""
+        position = np.full(len(codes), -1, dtype=np.int64)
         if self._columns is None:
-            return np.zeros(len(codes), dtype=np.int64), np.zeros(len(codes), dtype=bool)
-        slot = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
-        position = self._positions[slot]
-        # Codes may collide: a hit is one only when the whole shape is equal.
-        return position, (self._columns[0].values[position] == shapes).all(axis=1)
+            return position
+        left, known = np.arange(len(codes)), self._columns[0].values
+        for run, positions in self._runs:
+            slot = np.minimum(np.searchsorted(run, codes[left]), len(run) - 1)
+            hit = np.flatnonzero(run[slot] == codes[left])
+            at = positions[slot[hit]]
+            # Codes may collide: a hit is one only when the whole shape is equal.
+            same = (known[at] == shapes[left[hit]]).all(axis=1)
+            position[left[hit[same]]] = at[same]
+            left = np.delete(left, hit[same])
+            if not len(left):
+                break
+        return position
 
     def _append(self, shapes: FloatArray, codes: npt.NDArray[np.uint64], station: _Station) -> None:
         order = np.argsort(codes)
-        at = np.searchsorted(self._codes, codes[order])
-        self._positions = np.insert(self._positions, at, len(self._codes) + order)
-        self._codes = np.insert(self._codes, at, codes[order])
+        self._runs.append((codes[order], self._known + order))
+        if len(self._runs) > MOST_RUNS:
+            merged, positions = (np.concatenate(parts) for parts in zip(*self._runs, strict=True))
+            order = np.argsort(merged, kind="stable")
+            self._runs = [(merged[order], positions[order])]
+        self._known += len(codes)
         parts = (shapes, station.seconds, station.by_provenance)
         if self._columns is None:
             shapes_, seconds, by_provenance = (_Growing(part) for part in parts)

@@ -160,7 +160,7 @@ class Shapes:
 
         Distinct shapes are looked up once, and remembered under the name ``side`` for later blocks of the scenario.
         """
-        if self._rows == 1:
+        if self._rows <= 1:
             return self._look_up(self._table, of_kind).time
         memory: ShapeMemory = self._scenario.shape_memory.setdefault(side, ShapeMemory())
         found = memory.rows(self._table, lambda shapes: self._look_up(shapes, of_kind))

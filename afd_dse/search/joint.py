@@ -10,14 +10,13 @@ from afd_dse.cost.evaluate import CONSTRAINTS, evaluate, gpus_by_pool
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.search.crossing import evaluations, largest_holding
 from afd_dse.search.layouts import blocks, enumerate_layouts, expand, loads, sharings, with_loads
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.space import Grid
 from afd_dse.spec.cells import Partition, Phase
 
-# Bisection steps between a feasible batch and the next, infeasible one: the load is found to 2^-7 of a grid step.
-REFINEMENT_STEPS = 7
 # A layout is given up once its TPOT exceeds the limit by this share.
 TPOT_MARGIN = 0.25
 
@@ -60,27 +59,34 @@ def search_joint(
     considered = int(replicas.sum()) * len(chunks) * len(batch) * len(ways)
     kept: list[Found] = []
     evaluated = 0
-    active = expand(with_replicas(layouts, replicas), chunks, ways)
-    for values in loads(batch):
-        alive = []
-        for block in blocks(with_loads(active, values)):
-            found = Found(block, evaluate(scenario, block))
-            evaluated += len(block)
-            progress(len(block))
+    for way in ways:
+        for found in _over_loads(scenario, expand(with_replicas(layouts, replicas), chunks, [way]), batch):
+            evaluated += len(found)
+            progress(len(found))
             kept.append(keep(scenario, objective, found))
-            alive.append(may_grow(found.evaluation.slack))
-            for fewer in _as_many_as_needed(scenario, found):
-                evaluated += len(fewer)
-                kept.append(keep(scenario, objective, fewer))
-        survives = np.concatenate(alive).reshape(len(active), len(values)).all(axis=1)
-        active = active.take(np.flatnonzero(survives))
-        if not len(active):
-            break
     found = keep(scenario, objective, Found.join(kept), best=256)
     refined = refine_batch(scenario, objective, found, grid.batch.ratio)
     fewer = _fewer_replicas(scenario, objective, Found.join([found, refined]))
-    evaluated += len(refined) * REFINEMENT_STEPS + len(fewer)
+    evaluated += evaluations(len(refined)) + len(refined) + len(fewer)
     return Found.join([found, refined, fewer]), considered, evaluated
+
+
+def _over_loads(scenario: Scenario, active: Candidates, batch: FloatArray) -> Iterator[Found]:
+    """Layouts that share GPUs in one way under ascending loads, each until a larger load cannot be feasible.
+
+    And with as many replicas as the job's load needs, where that is fewer.
+    """
+    for values in loads(batch):
+        if not len(active):
+            return
+        alive = []
+        for block in blocks(with_loads(active, values)):
+            found = Found(block, evaluate(scenario, block))
+            yield found
+            alive.append(may_grow(found.evaluation.slack))
+            yield from _as_many_as_needed(scenario, found)
+        survives = np.concatenate(alive).reshape(len(active), len(values)).all(axis=1)
+        active = active.take(np.flatnonzero(survives))
 
 
 def _as_many_as_needed(scenario: Scenario, found: Found) -> Iterator[Found]:
@@ -117,21 +123,20 @@ def refine_batch(
     scenario: Scenario, objective: Objective, found: Found, ratio: float, best: int = 256
 ) -> Found:
     """Raise the batch of the best feasible rows towards the next grid value, as far as every constraint holds."""
-    rows = ranking(scenario, objective, found)[:best]
+    rows = ranking(scenario, objective, found, best)
     start = found.candidates.take(rows)
     low: FloatArray = start.number("batch_size")
-    high = low * ratio
-    for _ in range(REFINEMENT_STEPS):
-        middle = np.sqrt(low * high)
-        feasible = evaluate(scenario, start.replace(batch_size=middle)).feasible
-        low, high = np.where(feasible, middle, low), np.where(feasible, high, middle)
-    final = start.replace(batch_size=low)
+
+    def holds(tried: IntArray, batch: FloatArray) -> npt.NDArray[np.bool_]:
+        return evaluate(scenario, start.take(tried).replace(batch_size=batch)).feasible
+
+    final = start.replace(batch_size=largest_holding(low, low * ratio, holds))
     return Found(final, evaluate(scenario, final))
 
 
 def _fewer_replicas(scenario: Scenario, objective: Objective, found: Found, best: int = 32) -> Found:
     """The best rows with every smaller number of replicas: an equal score on fewer GPUs wins the tie."""
-    rows = ranking(scenario, objective, found)[:best]
+    rows = ranking(scenario, objective, found, best)
     start = found.candidates.take(rows)
     replicas = start.integer("decode_replicas")
     index = np.repeat(np.arange(len(rows)), replicas)

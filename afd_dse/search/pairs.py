@@ -31,11 +31,13 @@ COMBINATION_BLOCK = 2_000_000
 # Secant steps for a throttled batch, and the least slope of log λ over log B that they assume.
 THROTTLE_STEPS = 10
 LEAST_SLOPE = 0.05
+# A relative change of the batch that is none.
+CONVERGED = 1e-11
 # Rounds in which a pair is brought under a limit of requests in flight.
 CONCURRENCY_STEPS = 12
 # A pair found under one split of the latency limit may raise its batch by this factor at most.
 LATENCY_REFINEMENT = 1.3
-# Hand-over links busier than this with one prefill port decide which decode units are worth combining.
+# Units that keep their hand-over links busier than this are told apart by their number of links, too.
 BUSY_LINKS = 0.25
 
 
@@ -106,7 +108,7 @@ def _supply(scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limi
     ok = np.flatnonzero(rate > 0)
     columns = np.column_stack([rate, -gpus])[ok]
     # Where links may limit, more of them count as well.
-    if _links_limit(scenario, transfer, rate):
+    if _links_limit(transfer * rate / links):
         best = ok[non_dominated(np.column_stack([columns, links[ok] / transfer[ok]]))]
     else:
         best = ok[front(columns[:, 0], columns[:, 1]) if columns.shape[1] == 2 else non_dominated(columns)]
@@ -121,9 +123,9 @@ def _supply(scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limi
     )
 
 
-def _links_limit(scenario: Scenario, transfer_s: FloatArray, rate: FloatArray) -> bool:
-    """Whether handing KV over could take much of a link's time anywhere."""
-    return bool(len(rate)) and bool((transfer_s * rate).max() > BUSY_LINKS)
+def _links_limit(busy: FloatArray) -> bool:
+    """Whether handing KV over takes much of the links' time [n] anywhere."""
+    return bool(len(busy)) and bool(busy.max() > BUSY_LINKS)
 
 
 def _useful_prefill(side: PrefillSide) -> IntArray:
@@ -158,7 +160,7 @@ def _decode_choices(
     keys = [u.gpus_by_pool[rows], receivers, pool]
     slowest = scenario.tiers.scale_out_bytes_per_s.min()
     per_link = kv_bytes_of_request(scenario) / slowest * u.requests_per_s[rows] / c.number("decode_dp")[rows]
-    if _links_limit(scenario, np.ones(1), per_link):
+    if _links_limit(per_link):
         keys.append(c.integer("decode_dp")[rows])
     best = front_by_group(_codes(np.column_stack(keys)), -u.tpot_s[rows], u.requests_per_s[rows])
     classes = _codes(np.column_stack([receivers[best], pool[best]]))
@@ -211,40 +213,94 @@ def _pairs(
 
     With each the share of the decode units' rate that prefill, links and the requests in flight admit.
     """
-    u, workload = decode.units, scenario.workload
-    unit, replicas = _repeat(u.gpus_by_pool, rows, scenario.pool_counts)
+    u = decode.units
     per_block = max(COMBINATION_BLOCK // max(len(supply.rate), 1), 1)
     near = prefill.units.gpus_by_pool[supply.unit].sum(axis=1)
     domain = scenario.tiers.domain_gpus[prefill.candidates.integer("prefill_attention_pool")[supply.unit]]
-    ranks = decode.candidates.number("decode_dp")
-    for start in range(0, len(unit), per_block):
-        d, r = unit[start : start + per_block], replicas[start : start + per_block]
-        gpus = (u.gpus_by_pool[d] * r[:, None])[:, None, :] + supply.gpus_by_pool[None, :, :]
-        together = u.gpus_by_pool[d].sum(axis=1)[:, None] + near[None, :]
-        valid = (gpus <= scenario.pool_counts).all(axis=2) & ((together <= domain) == to.inside)
-        rate = np.minimum((u.requests_per_s[d] * r)[:, None], supply.rate[None, :])
-        links = np.minimum((ranks[d] * r)[:, None], supply.links[None, :])
-        rate = np.minimum(rate, RATE_MARGIN * links / supply.transfer_s[None, :])
-        if np.isfinite(workload.concurrency_limit):
-            latency = supply.served_s[None, :] + ((workload.osl - 1.0) * u.tpot_s[d])[:, None]
-            rate = np.minimum(rate, workload.concurrency_limit / latency)
-        valid &= rate >= workload.requests_per_s
-        i, k = np.nonzero(valid)
-        if not len(i):
-            continue
-        rates, sizes = rate[i, k], gpus[i, k]
-        best = np.argsort(-score(scenario, objective, rates, sizes), kind="stable")[:128]
-        chosen = np.unique(np.concatenate([best, front(-u.tpot_s[d[i]], rates / sizes.sum(axis=1))]))
-        picked_unit, picked_replicas = d[i[chosen]], r[i[chosen]]
-        load = rates[chosen] / (u.requests_per_s[picked_unit] * picked_replicas)
-        pairs = _assemble(
-            partition,
-            prefill.candidates.take(supply.unit[k[chosen]]),
-            supply.replicas[k[chosen]],
-            decode.candidates.take(picked_unit),
-            picked_replicas,
-        )
-        yield pairs, np.minimum(load, 1.0)
+    room = scenario.pool_counts - supply.gpus_by_pool
+    for start in range(0, len(rows), per_block):
+        d = rows[start : start + per_block]
+        each, most = _rates(scenario, decode, d, supply)
+        size = u.gpus_by_pool[d][:, None, :]
+        fits = np.where(size > 0.0, room[None, :, :] / np.maximum(size, 1.0), np.inf).min(axis=2)
+        fits = np.floor(fits + 1e-9)
+        inside = u.gpus_by_pool[d].sum(axis=1)[:, None] + near[None, :] <= domain
+        usable = (fits >= 1.0) & (inside == to.inside) & (most > 0.0)
+        for replicas in _worthwhile(scenario, objective, each, most, fits):
+            rate = np.minimum(replicas * each, most)
+            i, k = np.nonzero(usable & (replicas >= 1.0) & (rate >= scenario.workload.requests_per_s))
+            if not len(i):
+                continue
+            rates, many = rate[i, k], replicas[i, k]
+            sizes = u.gpus_by_pool[d[i]] * many[:, None] + supply.gpus_by_pool[k]
+            found = score(scenario, objective, rates, sizes)
+            chosen = np.union1d(
+                _leading(found, 128), _front_of_units(u.tpot_s[d], i, rates / sizes.sum(axis=1))
+            )
+            i, k, r = i[chosen], k[chosen], many[chosen].astype(np.int64)
+            pairs = _assemble(
+                partition,
+                prefill.candidates.take(supply.unit[k]),
+                supply.replicas[k],
+                decode.candidates.take(d[i]),
+                r,
+            )
+            yield pairs, np.minimum(rates[chosen] / (u.requests_per_s[d[i]] * r), 1.0)
+
+
+def _rates(
+    scenario: Scenario, decode: DecodeSide, d: IntArray, supply: _Supply
+) -> tuple[FloatArray, FloatArray]:
+    """Requests/s that every replica of a decode row adds, and what a supply admits in all, [rows, supplies] each.
+
+    A replica brings its own rate and its own links.
+    """
+    u, workload = decode.units, scenario.workload
+    per_link = RATE_MARGIN / supply.transfer_s
+    each = np.minimum(
+        u.requests_per_s[d][:, None], decode.candidates.number("decode_dp")[d][:, None] * per_link[None, :]
+    )
+    most = np.broadcast_to(np.minimum(supply.rate, supply.links * per_link), each.shape)
+    if np.isfinite(workload.concurrency_limit):
+        latency = supply.served_s[None, :] + ((workload.osl - 1.0) * u.tpot_s[d])[:, None]
+        most = np.minimum(most, workload.concurrency_limit / latency)
+    return each, most
+
+
+def _worthwhile(
+    scenario: Scenario, objective: Objective, each: FloatArray, most: FloatArray, fits: FloatArray
+) -> Iterator[FloatArray]:
+    """Numbers of decode replicas that can be best with a supply, [rows, supplies] each; 0 where there is none.
+
+    The rate grows by ``each`` a replica up to ``most``. Below that a further replica adds rate in a larger proportion
+    than GPUs (prefill's stay), and beyond it only GPUs. So the last number below and the first one above are left;
+    where only the number of GPUs counts, the fewest that serve the demand.
+    """
+    need = np.ceil(np.round(most / each, 9))
+    yield np.minimum(need, fits)
+    yield np.minimum(need - 1.0, fits - 1.0) * (need <= fits)
+    if objective == "fewest_gpus":
+        fewest = np.maximum(np.ceil(scenario.workload.requests_per_s / each * (1.0 - 1e-12)), 1.0)
+        yield np.where(fewest <= fits, fewest, 0.0)
+
+
+def _leading(values: FloatArray, count: int) -> IntArray:
+    """Rows of the ``count`` largest values."""
+    if len(values) <= count:
+        return np.arange(len(values))
+    return np.argpartition(-values, count)[:count].astype(np.int64)
+
+
+def _front_of_units(tpot_s: FloatArray, unit: IntArray, per_gpu: FloatArray) -> IntArray:
+    """Rows on the front of tokens/s per GPU against TPOT; ``unit`` [n], ascending, is each row's place in ``tpot_s``.
+
+    A unit has one TPOT, so that only its best row counts.
+    """
+    starts = np.flatnonzero(np.diff(unit, prepend=-1))
+    best = np.maximum.reduceat(per_gpu, starts)
+    first = front(-tpot_s[unit[starts]], best)
+    ends = np.append(starts[1:], len(unit))
+    return np.array([starts[f] + np.argmax(per_gpu[starts[f] : ends[f]]) for f in first], dtype=np.int64)
 
 
 def _within_concurrency(scenario: Scenario, found: Found) -> Found:
@@ -303,6 +359,8 @@ def _throttle(scenario: Scenario, partition: Partition, pairs: Candidates, load:
     f, slope = excess(x), np.ones(len(rows))
     for _ in range(THROTTLE_STEPS):
         step = -f / slope
+        if np.abs(step).max() < CONVERGED:
+            break
         f_next = excess(x + step)
         moved = np.abs(step) > 1e-12
         slope = np.where(moved, np.clip((f_next - f) / np.where(moved, step, 1.0), LEAST_SLOPE, 1.5), slope)

@@ -7,6 +7,9 @@ import numpy.typing as npt
 
 from afd_dse.operators.latency import FloatArray, IntArray
 
+# Rows that are compared with those kept so far at once.
+CHUNK = 256
+
 
 def front(x: FloatArray, y: FloatArray) -> IntArray:
     """Indices of the rows that no other row beats in both ``x`` and ``y`` (larger is better), by descending ``x``.
@@ -26,13 +29,24 @@ def non_dominated(columns: FloatArray) -> npt.NDArray[np.bool_]:
     Quadratic in the rows that survive; meant for a few thousand.
     """
     order = np.lexsort(tuple(-columns[:, k] for k in reversed(range(columns.shape[1]))))
-    kept: list[int] = []
-    for row in order:
-        if not kept or not (columns[kept] >= columns[row]).all(axis=1).any():
-            kept.append(int(row))
     mask = np.zeros(len(columns), dtype=bool)
-    mask[kept] = True
+    kept = columns[:0]
+    # Only rows that come before a row in this order can beat it: those kept so far, and those of its own chunk.
+    for start in range(0, len(order), CHUNK):
+        rows = order[start : start + CHUNK]
+        rows = rows[~_beaten(kept, columns[rows]).any(axis=0)]
+        rows = rows[~np.triu(_beaten(columns[rows], columns[rows]), 1).any(axis=0)]
+        mask[rows] = True
+        kept = np.concatenate([kept, columns[rows]])
     return mask
+
+
+def _beaten(by: FloatArray, rows: FloatArray) -> npt.NDArray[np.bool_]:
+    """Whether each row of ``by`` is at least as large as each of ``rows`` in every column, [by, rows]."""
+    result = np.ones((len(by), len(rows)), dtype=bool)
+    for column in range(rows.shape[1]):
+        result &= by[:, column, None] >= rows[None, :, column]
+    return result
 
 
 def front_by_group(group: npt.NDArray[np.int64], x: FloatArray, y: FloatArray) -> IntArray:

@@ -9,7 +9,7 @@ from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import CONSTRAINTS, Evaluation
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.objective import Objective, order, score
+from afd_dse.search.objective import TIE_TOLERANCE, Objective, order, score
 from afd_dse.search.pareto import front
 from afd_dse.spec.cells import PARTITIONS, Partition
 
@@ -84,12 +84,17 @@ def scores(scenario: Scenario, objective: Objective, found: Found) -> FloatArray
     return np.where(found.evaluation.feasible, value, -np.inf)
 
 
-def ranking(scenario: Scenario, objective: Objective, found: Found) -> IntArray:
-    """Feasible candidates from best to worst."""
+def ranking(scenario: Scenario, objective: Objective, found: Found, best: int | None = None) -> IntArray:
+    """Feasible candidates from best to worst; the ``best`` first ones only, if given."""
     value = scores(scenario, objective, found)
-    ranked = order(found.evaluation.metrics, value, simplicity(found.candidates))
-    result: IntArray = ranked[np.isfinite(value[ranked])]
-    return result
+    rows = np.flatnonzero(np.isfinite(value))
+    if best is not None and len(rows) > best:
+        # Only what ties with the last one or beats it can be among the best.
+        last = -np.partition(-value[rows], best - 1)[best - 1]
+        rows = rows[value[rows] >= last - TIE_TOLERANCE * abs(last)]
+    metrics = {name: found.evaluation.metrics[name][rows] for name in ("ttft_s", "gpus")}
+    ranked: IntArray = rows[order(metrics, value[rows], simplicity(found.candidates.take(rows)))]
+    return ranked[:best]
 
 
 def pareto_rows(found: Found) -> IntArray:
@@ -107,12 +112,13 @@ def near_misses(found: Found) -> IntArray:
     What "only it" leaves out is covered by the last row, so that an infeasible search always has an answer.
     """
     slack = found.evaluation.slack
+    broken = slack < 0
+    only = broken.sum(axis=1) == 1
     rows = []
     for number in range(len(CONSTRAINTS)):
-        others = np.delete(slack, number, axis=1).min(axis=1)
-        only = np.flatnonzero((others >= 0) & (slack[:, number] < 0))
-        if len(only):
-            rows.append(int(only[slack[only, number].argmax()]))
+        only_this = np.flatnonzero(only & broken[:, number])
+        if len(only_this):
+            rows.append(int(only_this[slack[only_this, number].argmax()]))
     infeasible = np.flatnonzero(~found.evaluation.feasible)
     if len(infeasible):
         violation = np.clip(-slack[infeasible], 0.0, WORST_VIOLATION).sum(axis=1)
@@ -122,9 +128,7 @@ def near_misses(found: Found) -> IntArray:
 
 def keep(scenario: Scenario, objective: Objective, found: Found, best: int = 64) -> Found:
     """What of a block is worth keeping: its front, its best rows and its near misses."""
-    rows = np.concatenate(
-        [ranking(scenario, objective, found)[:best], pareto_rows(found), near_misses(found)]
-    )
+    rows = np.concatenate([ranking(scenario, objective, found, best), pareto_rows(found), near_misses(found)])
     return found.take(np.unique(rows))
 
 

@@ -9,8 +9,9 @@ import numpy.typing as npt
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import DecodeUnits, PrefillUnits, decode_units, prefill_units
-from afd_dse.operators.latency import FloatArray
-from afd_dse.search.joint import REFINEMENT_STEPS, TPOT_MARGIN
+from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.search.crossing import evaluations, largest_holding
+from afd_dse.search.joint import TPOT_MARGIN
 from afd_dse.search.layouts import Sharing, blocks, enumerate_layouts, expand, loads, with_loads
 from afd_dse.search.space import Grid
 from afd_dse.spec.cells import Partition, Phase
@@ -115,7 +116,7 @@ def tabulate_decode(
             limit_s = np.array(crossed[done : done + len(block)])
             found.append(_refine(scenario, partition, block, grid.batch.ratio, limit_s))
             done += len(block)
-        evaluated += done * (REFINEMENT_STEPS + 1)
+        evaluated += evaluations(done) + done
         progress(done)
     candidates = Candidates.concatenate([block for block, _ in found])
     return DecodeSide(candidates, _join([part for _, part in found]), evaluated)
@@ -129,17 +130,14 @@ def _holds(units: DecodeUnits, tpot_limit: float | FloatArray) -> npt.NDArray[np
 def _refine(
     scenario: Scenario, partition: Partition, beyond: Candidates, ratio: float, tpot_limit: FloatArray
 ) -> tuple[Candidates, DecodeUnits]:
-    """For layouts that fail at their batch and hold the limits one grid step below: the largest batch that holds them.
-
-    Found by bisection to 2^-7 of the step.
-    """
+    """For layouts that hold the limits one grid step below their batch only: the largest batch that holds them."""
     high = beyond.number("batch_size")
-    low = high / ratio
-    for _ in range(REFINEMENT_STEPS):
-        middle = np.sqrt(low * high)
-        ok = _holds(decode_units(scenario, partition, beyond.replace(batch_size=middle)), tpot_limit)
-        low, high = np.where(ok, middle, low), np.where(ok, high, middle)
-    final = beyond.replace(batch_size=low)
+
+    def holds(rows: IntArray, batch: FloatArray) -> npt.NDArray[np.bool_]:
+        tried = beyond.take(rows).replace(batch_size=batch)
+        return _holds(decode_units(scenario, partition, tried), tpot_limit[rows])
+
+    final = beyond.replace(batch_size=largest_holding(high / ratio, high, holds))
     return final, decode_units(scenario, partition, final)
 
 

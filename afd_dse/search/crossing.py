@@ -1,0 +1,37 @@
+"""The largest batch between two that still holds: many layouts at once, in few calls."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from afd_dse.operators.latency import FloatArray, IntArray
+
+# Rounds and tried batches of each: 5³ ≥ 2⁶ sections of the step. A call costs little more for many rows than for few.
+ROUNDS = 3
+TRIED = 4
+
+Holds = Callable[[IntArray, FloatArray], npt.NDArray[np.bool_]]
+
+
+def largest_holding(low: FloatArray, high: FloatArray, holds: Holds) -> FloatArray:
+    """The largest batch found in [``low``, ``high``) that holds, [n]; ``low`` itself is taken to hold.
+
+    ``holds(rows, batch)`` says whether layouts ``rows`` hold at ``batch``. Sections in the logarithm: the result is
+    within (high/low)^(1/125) of the largest where what holds ends once.
+    """
+    rows, sections = np.arange(len(low)), TRIED + 1
+    for _ in range(ROUNDS if len(low) else 0):
+        ratio = (high / low) ** (1.0 / sections)
+        tried = low[:, None] * ratio[:, None] ** np.arange(1, sections)
+        ok = holds(np.repeat(rows, TRIED), tried.reshape(-1)).reshape(tried.shape)
+        # The first that does not hold ends the section: what holds beyond it is a step of measured kernels.
+        last = np.where(ok.all(axis=1), TRIED, np.argmin(ok, axis=1))
+        edges = np.column_stack([low, tried, high])
+        low, high = edges[rows, last], edges[rows, last + 1]
+    return low
+
+
+def evaluations(rows: int) -> int:
+    """How many candidates :func:`largest_holding` evaluates for ``rows`` layouts."""
+    return rows * TRIED * ROUNDS
