@@ -1,6 +1,9 @@
-"""Where the data that ships with the package lies: the operator database and the search spaces."""
+"""Where the data that ships with the package lies (operator database, search spaces), and how its files are read."""
 
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -22,3 +25,11 @@ def operator_db_root() -> Path:
 def search_spaces_root() -> Path:
     """Folder of the declarative search spaces."""
     return data_root() / "search_spaces"
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """The document in ``text``, by libyaml where PyYAML has it: several times faster than the parser in Python.
+
+    Raises ``yaml.YAMLError``.
+    """
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -15,7 +15,7 @@ from afd_dse.architecture.config import read_config
 from afd_dse.architecture.model import ModelArchitecture
 from afd_dse.architecture.quantization import quantization_for
 from afd_dse.errors import DatabaseError, InputError, Problem
-from afd_dse.resources import operator_db_root
+from afd_dse.resources import operator_db_root, parse_yaml
 
 # Parts of a name that change neither shape nor data types: training stage, date of a release, first revisions; and at
 # the end of a longer name any revision. The version of a family (DeepSeek-V3) is none.
@@ -155,7 +155,7 @@ def _path(reference: str | Path, base_directory: str | Path | None) -> Path:
 def _catalogue() -> Mapping[str, Mapping[str, Any]]:
     file = operator_db_root() / "catalogue" / "models.yaml"
     try:
-        content: Mapping[str, Mapping[str, Any]] = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content: Mapping[str, Mapping[str, Any]] = parse_yaml(file.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise DatabaseError(f"the model catalogue {file} is not readable: {error}") from error
     return content

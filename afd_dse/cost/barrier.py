@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from afd_dse.cost.columns import distinct_rows, take_rows
 from afd_dse.cost.imbalance import barrier_overhead
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.station import StationTime
 from afd_dse.cost.stations import AttentionShape, attention_growth, attention_station
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import distinct_rows, take_rows
 
 
 def kv_excess(scenario: Scenario, sequences: FloatArray, ranks: IntArray) -> FloatArray:

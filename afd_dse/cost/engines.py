@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from afd_dse.cost.columns import CHUNKED, PHASE_FIELDS, PHASES, Candidates, Repeated, distinct_rows
+from afd_dse.cost.columns import CHUNKED, PHASE_FIELDS, PHASES, Candidates
 from afd_dse.cost.phase import Cut, Stations, Step, StepLoad, phase_stations, run_step
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.stations import expert_imbalance
 from afd_dse.operators.latency import FloatArray
+from afd_dse.rows import Repeated, distinct_rows
 from afd_dse.spec.cells import Partition, Phase
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.cost.columns import EXPERT_POLICIES, distinct_rows
+from afd_dse.cost.columns import EXPERT_POLICIES
 from afd_dse.cost.expert_load import max_over_mean, place_experts, selection_probability
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import distinct_rows
 
 STATIC, HISTORY, PREFETCH, PREFETCH_OVERLAPPED = range(len(EXPERT_POLICIES))
 # Tokens at which a curve is computed. Beyond them chance no longer counts, and what is left is the popularity's own.

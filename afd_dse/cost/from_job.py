@@ -12,7 +12,7 @@ from afd_dse.architecture.quantization import quantization_for
 from afd_dse.cost.expert_load import histogram_popularity, power_law_popularity
 from afd_dse.cost.scenario import EngineOverheads, FrameworkProfile, Pool, Scenario, Slo, Workload
 from afd_dse.errors import DatabaseError, InputError, Problem
-from afd_dse.resources import operator_db_root
+from afd_dse.resources import operator_db_root, parse_yaml
 from afd_dse.spec.calibration import Calibration, Intervals, Metric, load_calibration
 from afd_dse.spec.job import Job
 from afd_dse.spec.routing import PowerLaw, read_histogram
@@ -26,7 +26,7 @@ _NOT_NUMBERS = ("source", "launches", "prefill_first", "packed_latent")
 def _profiles() -> dict[str, FrameworkProfile]:
     path = operator_db_root() / "catalogue" / "frameworks.yaml"
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = parse_yaml(path.read_text(encoding="utf-8"))
         return {
             name: FrameworkProfile(
                 name,

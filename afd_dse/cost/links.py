@@ -6,12 +6,12 @@ from functools import partial
 import numpy as np
 
 from afd_dse.architecture.model import LayerKind, MoeFfn
-from afd_dse.cost.columns import Column
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.station import Lookup, StationTime, shapes_of
 from afd_dse.cost.stations import ACTIVATION_BYTES
 from afd_dse.network.traffic import Routing, attention_ffn_seconds, busiest_port, exchange_seconds
 from afd_dse.operators.latency import Latency, Provenance
+from afd_dse.rows import Column
 
 # Dispatch sends 8-bit activations with one float32 scale per 128 elements, combine returns bfloat16 (DeepEP).
 DISPATCH_BYTES_8BIT = 1.0 + 4.0 / 128.0
@@ -69,20 +69,20 @@ def element_bytes(scenario: Scenario, way: str) -> float:
 def exchange(scenario: Scenario, shape: ExchangeShape) -> tuple[StationTime, StationTime]:
     """Dispatch and combine inside a group, seconds [n, kinds] each; measured where a table reaches, else modelled."""
     shapes = shapes_of(scenario, shape)
-    dispatch, combine = (shapes.station(way, partial(_exchange_of_kind, way)) for way in WAYS)
+    dispatch, combine = (shapes.station(partial(_exchange_of_kind, way), way) for way in WAYS)
     return dispatch, combine
 
 
 def transfer(scenario: Scenario, shape: TransferShape) -> tuple[StationTime, StationTime]:
     """Attention → FFN and FFN → attention between groups, seconds [n, kinds] each."""
     shapes = shapes_of(scenario, shape)
-    there, back = (shapes.station(f"transfer {way}", partial(_transfer_of_kind, way)) for way in WAYS)
+    there, back = (shapes.station(partial(_transfer_of_kind, way)) for way in WAYS)
     return there, back
 
 
 def pack(scenario: Scenario, shape: TransferShape) -> StationTime:
     """Attention GPUs' kernels for the transfer, [n, kinds]: quantise and scatter the copies, sum what comes back."""
-    return shapes_of(scenario, shape).station("packing", _packing_of_kind)
+    return shapes_of(scenario, shape).station(_packing_of_kind)
 
 
 def _exchange_of_kind(way: str, look: Lookup) -> None:

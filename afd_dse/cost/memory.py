@@ -11,6 +11,7 @@ from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import FrameworkProfile, Scenario
 from afd_dse.cost.stations import ACTIVATION_BYTES
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import distinct_rows
 from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Cell, Phase, phase_of
 
 TERMS = ("weights", "kv_cache", "activations", "framework")
@@ -219,13 +220,14 @@ def attention_weights(scenario: Scenario, cut: Cut) -> FloatArray:
     """Attention, embedding and LM-head weights of one GPU, bytes [n]; draft modules with speculative decoding."""
     model, q, profile = scenario.model, scenario.quantization, scenario.framework
     eight_bit = q.gemm in ("fp8", "fp8_block")
+    first, which = distinct_rows([cut.tp])
     return weights.attention_side_bytes(
         model,
         q,
-        cut.tp,
+        cut.tp[first],
         next_token=scenario.draft_tokens > 0,
         absorbed_bytes=profile.absorbed_bytes if eight_bit else weights.WEIGHT_BYTES["bfloat16"],
-    )
+    )[which]
 
 
 def ffn_weights(scenario: Scenario, cut: Cut, phase: Phase, split: bool) -> FloatArray:
@@ -234,15 +236,16 @@ def ffn_weights(scenario: Scenario, cut: Cut, phase: Phase, split: bool) -> Floa
     Dense FFNs and shared experts are cut over the GPUs that share tokens, as in the stations of the step.
     """
     shard = cut.moe_tp if split else np.maximum(cut.ffn_gpus // cut.token_holders(phase), 1)
+    first, which = distinct_rows([cut.moe_tp, cut.ep, cut.redundant, shard])
     return weights.ffn_side_bytes(
         scenario.model,
         scenario.quantization,
-        moe_tp=cut.moe_tp,
-        ep=cut.ep,
-        redundant=cut.redundant,
-        shared_tp=shard,
+        moe_tp=cut.moe_tp[first],
+        ep=cut.ep[first],
+        redundant=cut.redundant[first],
+        shared_tp=shard[first],
         next_token=scenario.draft_tokens > 0,
-    )
+    )[which]
 
 
 def kv_bytes(
@@ -261,10 +264,11 @@ def kv_bytes(
     workload, profile = scenario.workload, scenario.framework
     own = context if workload.prefix_shared else workload.prefix + context
     total = np.zeros(len(sequences))
+    first, which = distinct_rows([cut.tp])
     for kind in scenario.model.kinds:
         per_token = weights.kv_bytes_per_token(
-            kind, scenario.quantization, cut.tp, packed_latent=profile.packed_latent
-        )
+            kind, scenario.quantization, cut.tp[first], packed_latent=profile.packed_latent
+        )[which]
         held = sequences * _tokens_held(profile, kind, own)
         if workload.prefix_shared and with_shared_prefix:
             # A sliding window keeps of the prefix what the sequence's own tokens leave of it.

@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.cost.columns import row_codes
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import row_codes
 
 # Shapes held at most (about 200 bytes each); beyond it the memory starts anew.
 MOST_SHAPES = 2_000_000

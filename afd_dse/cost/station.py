@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.architecture.model import LayerKind
-from afd_dse.cost.columns import Column, distinct_rows
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.shape_memory import ShapeMemory
 from afd_dse.operators.database import OperatorDatabase
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
+from afd_dse.rows import Column, distinct_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,12 @@ class StationTime:
 
         def trust(weights: FloatArray) -> FloatArray:
             if weights.ndim == 1:
-                return self.trust(weights)[rows]
+                return np.take(self.trust(weights), rows, axis=0)
             # Rows that were one shape may count differently: each kind by itself, then weighted.
             kinds = np.eye(weights.shape[1])
             return np.asarray(sum(self.trust(kind)[rows] * weights[:, [k]] for k, kind in enumerate(kinds)))
 
-        return StationTime(self.seconds[rows], trust)
+        return StationTime(np.take(self.seconds, rows, axis=0), trust)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +155,15 @@ class Shapes:
             [np.asarray(column[self._first], dtype=np.float64) for column in columns.values()], axis=1
         )
 
-    def station(self, side: str, of_kind: OfKind) -> StationTime:
+    def station(self, of_kind: OfKind, side: str | None = None) -> StationTime:
         """Station of every row, by ``of_kind`` for each pool and kind of layer.
 
-        Distinct shapes are looked up once, and remembered under the name ``side`` for later blocks of the scenario.
+        Distinct shapes are looked up once, and remembered under the name ``side`` for later blocks of the scenario;
+        without a name they are not: formulas cost less than remembering.
         """
-        if self._rows <= 1:
-            return self._look_up(self._table, of_kind).time
+        if self._rows <= 1 or side is None:
+            time = self._look_up(self._table, of_kind).time
+            return time if len(self._first) == self._rows else time.take(self._inverse)
         memory: ShapeMemory = self._scenario.shape_memory.setdefault(side, ShapeMemory())
         found = memory.rows(self._table, lambda shapes: self._look_up(shapes, of_kind))
         seconds, by_provenance = memory.arrays

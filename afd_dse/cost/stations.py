@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.architecture.model import DenseFfn, Gqa, LinearAttention, Mla
-from afd_dse.cost.columns import Column, distinct
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.station import Lookup, Shapes, StationTime, shapes_of
 from afd_dse.network.collectives import all_reduce
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
+from afd_dse.rows import Column, distinct
 
 ACTIVATION_BYTES = 2.0  # activations between kernels are bfloat16
 # Share of the mean context over which the slope of decode attention is taken: wide enough to pass over the steps of
@@ -58,7 +58,7 @@ class FfnShape:
 
 def attention_station(scenario: Scenario, shape: AttentionShape) -> StationTime:
     """Attention of a layer of each kind: projections, kernel, norms, router, all-reduce over TP. Seconds [n, kinds]."""
-    return shapes_of(scenario, shape).station("attention", _attention_of_kind)
+    return shapes_of(scenario, shape).station(_attention_of_kind, "attention")
 
 
 def _attention_of_kind(look: Lookup) -> None:
@@ -223,7 +223,7 @@ def attention_growth(scenario: Scenario, shape: AttentionShape) -> StationTime:
     """
     names = ("pool", "tp", "cp", "decode_sequences", "decode_tokens")
     columns = {name: getattr(shape, name) for name in names}
-    return Shapes(scenario, columns).station("attention growth", _growth_of_kind)
+    return Shapes(scenario, columns).station(_growth_of_kind, "attention growth")
 
 
 def _growth_of_kind(look: Lookup) -> None:
@@ -242,7 +242,7 @@ def _growth_of_kind(look: Lookup) -> None:
 
 def ffn_station(scenario: Scenario, shape: FfnShape) -> StationTime:
     """FFN of one layer of each kind: dense FFN or shared and routed experts of one rank. Seconds [n, kinds]."""
-    return shapes_of(scenario, shape).station("ffn", _ffn_of_kind)
+    return shapes_of(scenario, shape).station(_ffn_of_kind, "ffn")
 
 
 def _ffn_of_kind(look: Lookup) -> None:

@@ -6,10 +6,10 @@ While both have work, decode runs on a share q of the SMs (whole clusters of thr
 import numpy as np
 
 from afd_dse.architecture.model import DenseFfn
-from afd_dse.cost.columns import Column
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray
 from afd_dse.operators.speed_of_light import gemm_work, moe_work, peak_flops
+from afd_dse.rows import Column
 
 # ExpertPlex (arXiv 2607.18002) reports that sharing costs less than 12 % of a kernel's time; all of it is counted.
 SHARING_OVERHEAD = 0.12

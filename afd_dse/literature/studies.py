@@ -13,7 +13,7 @@ from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.literature.answer import Answer, evaluator
 from afd_dse.literature.cases import accelerator_of, framework_of, job_of
 from afd_dse.literature.rows import Inputs, Row
-from afd_dse.resources import operator_db_root
+from afd_dse.resources import operator_db_root, parse_yaml
 from afd_dse.results.api import optimize
 from afd_dse.results.result import Result
 from afd_dse.spec.catalogue import load_accelerator
@@ -54,7 +54,7 @@ def _published_workloads() -> dict[str, Requests]:
     """Workloads of the papers by name."""
     path = operator_db_root() / "catalogue" / "published_workloads.yaml"
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = parse_yaml(path.read_text(encoding="utf-8"))
         found = {name: figures for entry in entries.values() for name, figures in entry["workloads"].items()}
         limits = ("ttft_ms", "tpot_ms")
         return {

@@ -16,6 +16,7 @@ from afd_dse.operators.gemm import GemmFamily
 from afd_dse.operators.latency import FloatArray, Latency, Provenance
 from afd_dse.operators.moe import BALANCED, MoeFamily
 from afd_dse.operators.table_schema import FRAMEWORKS
+from afd_dse.rows import distinct_rows
 from afd_dse.spec.accelerator import Accelerator
 
 # Memory-bound kernels reach this share of the HBM bandwidth and cost this much to launch inside a CUDA graph
@@ -86,7 +87,9 @@ class OperatorDatabase:
 
         Arguments as those of :meth:`gemm`, which gives the framework's own measured row instead.
         """
-        shape, (m_, n_, k_) = _flat(m, n, k)
+        shape, columns = _flat(m, n, k)
+        first, which = distinct_rows(columns)
+        m_, n_, k_ = (column[first] for column in columns)
         best: Latency | None = None
         for family in self._engine_gemms:
             one = family.latency(dtype, m_, n_, k_)
@@ -94,7 +97,7 @@ class OperatorDatabase:
                 one = Latency(one.seconds - family.quantization_s(dtype), one.provenance)
             best = one if best is None else best.faster(one)
         assert best is not None
-        return _shaped(best, shape)
+        return _shaped(Latency(best.seconds[which], best.provenance[which]), shape)
 
     @cached_property
     def _engine_gemms(self) -> tuple[GemmFamily, ...]:

@@ -13,7 +13,7 @@ import yaml
 
 from afd_dse.errors import DatabaseError
 from afd_dse.operators.table_schema import SCHEMAS
-from afd_dse.resources import operator_db_root
+from afd_dse.resources import operator_db_root, parse_yaml
 
 PROVENANCE_FILE = "provenance.yaml"
 _REMEDY = "rebuild the store with `afd-dse db import`"
@@ -96,7 +96,7 @@ def provenance(root: Path | None = None) -> Mapping[str, object]:
     """Content of ``provenance.yaml``: package, version, licence, hashes and, per file, its sources."""
     path = (root or operator_db_root()) / PROVENANCE_FILE
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise DatabaseError(f"{path}: unreadable provenance ({error}); {_REMEDY}") from error
     if not isinstance(content, dict):

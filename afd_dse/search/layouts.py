@@ -20,7 +20,7 @@ _OPTION = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "expert_
 _FFN_FIELDS = ("moe_tp", "ep", "redundant", "expert_policy")
 _ZERO_IF_ABSENT = ("redundant", "expert_policy")
 BLOCK_ROWS = 200_000
-LOADS_AT_ONCE = 4
+LOADS_AT_ONCE = 8
 
 
 def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: bool) -> dict[str, IntArray]:
@@ -217,6 +217,9 @@ def with_sharing(candidates: Candidates, ways: Sequence[Sharing], which: IntArra
 
 def blocks(candidates: Candidates, rows: int = BLOCK_ROWS) -> Iterator[Candidates]:
     """The candidates in blocks of at most ``rows``: bounds the memory of an evaluation."""
+    if len(candidates) <= rows:
+        yield candidates
+        return
     for start in range(0, len(candidates), rows):
         yield candidates.take(np.arange(start, min(start + rows, len(candidates))))
 

@@ -11,7 +11,6 @@ import numpy as np
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
-from afd_dse.search import sampled
 from afd_dse.search.joint import search_joint
 from afd_dse.search.layouts import enumerate_layouts, sharings
 from afd_dse.search.objective import Objective
@@ -247,6 +246,9 @@ def _sampled(
     first: ModeOutcome | None,
 ) -> ModeOutcome:
     """One mode by Optuna, from what the enumeration ``first`` of a smaller space found; never worse than that."""
+    # Optuna takes longer to import than most modes to enumerate.
+    from afd_dse.search import sampled
+
     start = first.found if first else None
     found, evaluated = sampled.search_sampled(
         scenario,

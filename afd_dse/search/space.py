@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.operators.latency import FloatArray
-from afd_dse.resources import data_root
+from afd_dse.resources import data_root, parse_yaml
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -138,7 +138,7 @@ def load_space(reference: str | Path) -> Space:
             )
         )
     try:
-        return Space.model_validate(yaml.safe_load(found.read_text(encoding="utf-8")))
+        return Space.model_validate(parse_yaml(found.read_text(encoding="utf-8")))
     except yaml.YAMLError as error:
         raise InputError(
             Problem("search.space", str(reference), f"not readable as YAML: {error}", "mend the file")

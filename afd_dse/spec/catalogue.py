@@ -7,7 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from afd_dse.errors import DatabaseError, InputError, Problem
-from afd_dse.resources import operator_db_root
+from afd_dse.resources import operator_db_root, parse_yaml
 from afd_dse.spec.accelerator import Accelerator
 from afd_dse.spec.suggest import choose, normalised
 
@@ -56,7 +56,7 @@ def _spellings() -> dict[str, str]:
 def _catalogue() -> tuple[dict[str, Accelerator], dict[str, tuple[str, ...]]]:
     path = operator_db_root() / _FILE
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))["accelerators"]
+        entries = parse_yaml(path.read_text(encoding="utf-8"))["accelerators"]
         aliases = {name: tuple(entry.pop("aliases", ())) for name, entry in entries.items()}
         accelerators = {name: Accelerator(name=name, **entry) for name, entry in entries.items()}
     except (OSError, yaml.YAMLError, KeyError, AttributeError, TypeError, ValidationError) as error:

@@ -7,7 +7,7 @@ from functools import lru_cache
 import yaml
 
 from afd_dse.errors import DatabaseError, InputError, Problem
-from afd_dse.resources import search_spaces_root
+from afd_dse.resources import parse_yaml, search_spaces_root
 from afd_dse.spec.cells import PARTITIONS, parse_partition
 from afd_dse.spec.presets import Preset, presets
 from afd_dse.spec.suggest import closest, normalised
@@ -32,7 +32,7 @@ def named_modes() -> tuple[Mode, ...]:
     """Modes with a name, in the order of reports. Raises :class:`DatabaseError` when the file is unusable."""
     path = search_spaces_root() / "modes.yaml"
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))["modes"]
+        entries = parse_yaml(path.read_text(encoding="utf-8"))["modes"]
         modes = tuple(
             Mode(
                 name,

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from afd_dse.errors import DatabaseError, InputError
-from afd_dse.resources import search_spaces_root
+from afd_dse.resources import parse_yaml, search_spaces_root
 from afd_dse.spec.cells import parse_partition
 
 Grids = Mapping[str, Mapping[str, Any]]
@@ -42,7 +42,7 @@ def grids_of(name: str) -> Grids:
 
 def _read(path: Path) -> Preset:
     try:
-        entry = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entry = parse_yaml(path.read_text(encoding="utf-8"))
         grids = {structure: dict(fields) for structure, fields in entry["grids"].items()}
         if unknown := set(grids) - set(_STRUCTURES):
             raise DatabaseError(f"{path}: unknown structures {sorted(unknown)}")

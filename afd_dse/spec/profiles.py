@@ -7,7 +7,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from afd_dse.errors import DatabaseError, InputError, Problem
-from afd_dse.resources import operator_db_root
+from afd_dse.resources import operator_db_root, parse_yaml
 from afd_dse.spec.suggest import choose, normalised
 
 
@@ -62,7 +62,7 @@ def load_profile(name: str, field: str = "profile") -> PublishedProfile:
 def _profiles() -> dict[str, PublishedProfile]:
     path = operator_db_root() / "catalogue" / "published_profiles.yaml"
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = parse_yaml(path.read_text(encoding="utf-8"))
         return {
             name: PublishedProfile(
                 name=name,

@@ -3,9 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afd_dse.cost.columns import ALL_COLUMNS, Candidates, distinct, distinct_rows, row_codes
+from afd_dse.cost.columns import ALL_COLUMNS, Candidates
 from afd_dse.cost.shape_memory import ShapeMemory
 from afd_dse.cost.station import StationTable
+from afd_dse.rows import distinct, distinct_rows, row_codes
 from tests.strategies import block, scenario, seeds
 
 tables = st.integers(1, 6).flatmap(
