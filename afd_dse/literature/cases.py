@@ -235,16 +235,27 @@ def best_decode(
     scenario = scenario_from_job(job)
     kind = parse_partition(partition)
     units = tabulate_decode(scenario, kind, _grid(kind.splits(Phase.DECODE), **grid), lambda rows: None)
-    rate = _rate(scenario, units.units, per_cost)
-    holds = (units.units.memory_slack >= 0.0) & (units.units.tpot_s <= scenario.slo.tpot_s)
+    holds = None if allowed is None else allowed(units.candidates)
+    return best_of(scenario, units.candidates, units.units, per_cost=per_cost, allowed=holds)
+
+
+def best_of(
+    scenario: Scenario,
+    candidates: Candidates,
+    units: DecodeUnits,
+    *,
+    per_cost: bool,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> BestDecode | None:
+    """The best of some decode units that hold memory and TPOT, and are ``allowed`` [n]; None where none is."""
+    rate = _rate(scenario, units, per_cost)
+    holds = (units.memory_slack >= 0.0) & (units.tpot_s <= scenario.slo.tpot_s)
     if allowed is not None:
-        holds = holds & allowed(units.candidates)
+        holds = holds & allowed
     if not holds.any():
         return None
     best = int(np.flatnonzero(holds)[np.argmax(rate[holds])])
-    return BestDecode(
-        float(rate[best]), float(units.units.tpot_s[best]), units.candidates.take(np.array([best]))
-    )
+    return BestDecode(float(rate[best]), float(units.tpot_s[best]), candidates.take(np.array([best])))
 
 
 def _grid(split: bool, **changes: Any) -> Grid:
