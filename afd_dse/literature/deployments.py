@@ -123,12 +123,10 @@ def attention_layer_latency(row: Row) -> Answer:
     """Time of one attention layer, µs, at each context on each device; the batch spread over ``gpus`` by data."""
     inputs = row.inputs
     gpus, batch = inputs.whole("gpus"), inputs.positive("batch")
-    devices = inputs.raw("devices")
-    if not isinstance(devices, list) or not all(isinstance(name, str) for name in devices):
-        raise InputError(Problem("inputs.devices", devices, "is not a list of names", "list accelerators"))
+    devices = inputs.texts("devices", "device", "hardware")
     linear, framework = inputs.text("linear_dtype", default="bfloat16"), framework_of(row, _SERVES_STEP3)
     found, replaced = [], []
-    for context in inputs.numbers("contexts"):
+    for context in inputs.numbers("contexts", "context"):
         for device in devices:
             dtypes = {"gemm": linear, "moe": linear, "kv_cache": inputs.text("kv_dtype", default="bfloat16")}
             try:

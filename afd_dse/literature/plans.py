@@ -96,10 +96,7 @@ def _tensor_parallel_cuts(scenario: Scenario) -> tuple[IntArray, IntArray]:
 
 
 def _models(inputs: Inputs) -> list[str]:
-    names = inputs.raw("models", default=["mixtral-8x22b", "dbrx", "scaled-moe"])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InputError(Problem("inputs.models", names, "is not a list of names", "list the models"))
-    return names
+    return inputs.texts("models", "model", default=["mixtral-8x22b", "dbrx", "scaled-moe"])
 
 
 def _limited_job(row: Row, model: str, hardware: Any) -> Job:

@@ -50,7 +50,7 @@ def best_ratio(row: Row) -> Answer:
         )
         steps = {
             int(ratio): _fullest(job, attention=int(ratio) * node, ffn=node, micro_batches=m)
-            for ratio in inputs.numbers("candidates")
+            for ratio in inputs.counts("candidates")
         }
         best = max(steps, key=lambda ratio: steps[ratio].tokens_per_s_per_gpu)
         found.append(float(best))
