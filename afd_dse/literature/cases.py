@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.architecture.catalogue import load_model
+from afd_dse.architecture.catalogue import load_model, served_by
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
@@ -45,12 +45,18 @@ _FP8 = {"gemm": "fp8_block", "moe": "fp8_block", "kv_cache": "bfloat16"}
 _SIZES = [1, 2, 4, 8, 16, 24, 32, 48, 64]
 
 
-def framework_of(row: Row, default: str = FRAMEWORK) -> str:
-    """The framework whose kernels answer: the row's, the one that its description names, else ``default``."""
+def framework_of(row: Row, model: object) -> str:
+    """The framework whose kernels answer: the row's, the one that its description names, else a job's default.
+
+    A ``model`` that the default does not serve gets the usual one of those that do.
+    """
     if row.inputs.has("framework"):
         return row.inputs.text("framework")
     named = row.stated("|".join(re.escape(name) for name in _NAMED))
-    return _NAMED[named.group(0).lower()] if named else default
+    if named:
+        return _NAMED[named.group(0).lower()]
+    serving = served_by(model)
+    return FRAMEWORK if not serving or FRAMEWORK in serving else serving[0]
 
 
 def accelerator_of(row: Row, *names: str, default: str | None = None) -> str | dict[str, Any]:

@@ -29,9 +29,6 @@ _EXPERT_CUTS = (1, 2, 4, 8)
 # DeepSeek's prefill unit (arXiv 2412.19437, section 3.4.1) and the tokens a GPU of its published profile.
 _PREFILL_EP = 32
 _PREFILL_TOKENS = 16384
-# NOTE: TensorRT-LLM does not serve Step-3; its decode kernels for 64 query heads on one key head, which the tables
-# hold, are twenty times slower than the others'.
-_SERVES_STEP3 = "vllm"
 
 
 @evaluator
@@ -50,10 +47,11 @@ def _split_throughput(row: Row) -> Answer:
     gpus = inputs.whole("gpus", default=8 * (attention + ffn))
     node = gpus // (attention + ffn)
     eight_bit = row.stated(r"FP8 attention") is not None
+    model = inputs.text("model", default="stepfun-ai/step3-fp8")
     job = job_of(
-        inputs.text("model", default="stepfun-ai/step3-fp8"),
+        model,
         accelerator_of(row, "hardware", default="h800"),
-        framework=framework_of(row, _SERVES_STEP3),
+        framework=framework_of(row, model),
         gpus=UNLIMITED,
         workload=at_context(inputs.positive("context")),
         quantization={
@@ -91,7 +89,7 @@ def _whole_throughput(row: Row) -> Answer:
     job = job_of(
         inputs.text("model"),
         accelerator_of(row, "hardware"),
-        framework=framework_of(row),
+        framework=framework_of(row, inputs.text("model")),
         gpus=UNLIMITED,
         workload=workload,
     )
@@ -124,7 +122,10 @@ def attention_layer_latency(row: Row) -> Answer:
     inputs = row.inputs
     gpus, batch = inputs.whole("gpus"), inputs.positive("batch")
     devices = inputs.texts("devices", "device", "hardware")
-    linear, framework = inputs.text("linear_dtype", default="bfloat16"), framework_of(row, _SERVES_STEP3)
+    linear, framework = (
+        inputs.text("linear_dtype", default="bfloat16"),
+        framework_of(row, inputs.raw("model")),
+    )
     found, replaced = [], []
     for context in inputs.numbers("contexts", "context"):
         for device in devices:
@@ -157,7 +158,7 @@ def mode_speedup(row: Row) -> Answer:
 
 def _speedup_at_points(row: Row) -> Answer:
     inputs = row.inputs
-    hardware, framework = accelerator_of(row, "hardware"), framework_of(row)
+    hardware = accelerator_of(row, "hardware")
     baseline = re.search(r"dp(\d+)\s+ep(\d+)", inputs.text("baseline"))
     if baseline is None:
         raise InputError(
@@ -171,7 +172,7 @@ def _speedup_at_points(row: Row) -> Answer:
         job = job_of(
             point.text("model"),
             hardware,
-            framework=framework,
+            framework=framework_of(row, point.text("model")),
             gpus=UNLIMITED,
             workload=at_context(point.positive("context")),
             quantization=dtypes_of(inputs),

@@ -107,7 +107,7 @@ def _limited_job(row: Row, model: str, hardware: Any) -> Job:
     return job_of(
         model,
         hardware,
-        framework=framework_of(row),
+        framework=framework_of(row, model),
         gpus=gpus,
         workload={
             "input_tokens": inputs.positive("isl", default=571.0),

@@ -43,7 +43,7 @@ def best_ratio(row: Row) -> Answer:
         job = job_of(
             model,
             hardware,
-            framework=framework_of(row),
+            framework=framework_of(row, model),
             gpus=UNLIMITED,
             workload=at_context(float(context)),
             quantization=dtypes_of(inputs),
@@ -115,7 +115,7 @@ def rebalancing_gain(row: Row) -> Answer:
     job = job_of(
         inputs.text("model"),
         hardware,
-        framework=framework_of(row),
+        framework=framework_of(row, inputs.text("model")),
         gpus=UNLIMITED,
         workload={
             "input_tokens": inputs.positive("isl", default=1024.0),

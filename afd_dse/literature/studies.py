@@ -115,7 +115,7 @@ def _job(
     return job_of(
         model,
         accelerator_of(row, "hardware"),
-        framework=framework_of(row),
+        framework=framework_of(row, model),
         gpus=gpus,
         workload=requests.workload,
         slo=requests.slo,

@@ -242,3 +242,18 @@ def test_the_page_shows_todays_answers() -> None:
 @pytest.mark.slow
 def test_the_page_shows_todays_answers_of_searches_too() -> None:
     assert stale_lines(searched=True) == {}, RENEW
+
+
+def test_a_model_that_the_default_framework_does_not_serve_gets_the_kernels_of_one_that_does(
+    tmp_path: Path,
+) -> None:
+    # TensorRT-LLM falls back to a kernel that reads the cache once per query head where more than 32 share a key head.
+    asked = {"model": "step-3", "batch": 256, "gpus": 4, "context": 8192, "device": "h800"}
+    ours = [
+        answered(tmp_path, evaluator="attention_layer_latency", inputs=asked | framework, expected="281")[
+            "ours"
+        ]
+        for framework in ({}, {"framework": "vllm"}, {"framework": "trtllm"})
+    ]
+    assert ours[0] == ours[1]
+    assert ours[2] > 5.0 * ours[0]
