@@ -34,6 +34,9 @@ _NAMED = {
     "vllm": "vllm",
 }
 
+_HARDWARE = ("hardware", "accelerator", "device")
+_TYPES = {"bf16": "bfloat16", "fp8_e4m3": "fp8"}
+
 _GIB = 2.0**30
 WHOLE, SPLIT = "PA PF | DA DF", "PA PF | DA | DF"
 
@@ -60,14 +63,16 @@ def framework_of(row: Row, model: object) -> str:
 
 
 def accelerator_of(row: Row, *names: str, default: str | None = None) -> str | dict[str, Any]:
-    """The accelerator: an input of ``names`` or the description; links that the row states replace the catalogue's.
+    """The accelerator: an input of ``names``, else ``hardware``, ``accelerator`` or ``device``, or the description.
 
-    ``nvlink_gb_s`` is counted both ways, as NVLink is sold; ``nic`` is the NICs of a node of eight.
+    Links and memory that the row states replace the catalogue's. ``nvlink_gb_s`` is counted both ways, as NVLink is
+    sold; ``nic`` is the NICs of a node of eight.
     """
     inputs = row.inputs
     # A count of GPUs may name them (``64 x A100``) or not.
     counts = [name for name in names if name == "gpus" and not isinstance(inputs.values.get(name), str)]
-    stated = next((name for name in names if inputs.has(name) and name not in counts), None)
+    spelled = dict.fromkeys((*names, *_HARDWARE))
+    stated = next((name for name in spelled if inputs.has(name) and name not in counts), None)
     text = row.quantity if stated is None else inputs.text(stated)
     name = _accelerator_in(text) or (default if stated is None else None)
     if name is None:
@@ -292,8 +297,18 @@ def layers_of(job: Job) -> int:
 
 
 def dtypes_of(inputs: Inputs) -> dict[str, str]:
-    """Eight-bit weights with a bfloat16 cache where the row says ``fp8``; else the checkpoint's own."""
-    return _FP8 if inputs.text("dtype", default="fp8") == "fp8" else {}
+    """Eight-bit weights with a bfloat16 cache where the row says ``fp8`` (or nothing); else the checkpoint's own.
+
+    ``kv_dtype`` states the cache's type.
+    """
+    weights = _FP8 if inputs.text("dtype", default="fp8") == "fp8" else {}
+    return weights | cache_type(inputs)
+
+
+def cache_type(inputs: Inputs) -> dict[str, str]:
+    """The cache's type where ``kv_dtype`` states it."""
+    stated = inputs.text("kv_dtype") if inputs.has("kv_dtype") else ""
+    return {"kv_cache": _TYPES.get(stated, stated)} if stated else {}
 
 
 def node_gpus(hardware: str | dict[str, Any]) -> int:

@@ -10,6 +10,7 @@ from afd_dse.literature.cases import (
     WHOLE,
     accelerator_of,
     at_context,
+    cache_type,
     decode_split,
     decode_whole,
     dtypes_of,
@@ -54,9 +55,7 @@ def _split_throughput(row: Row) -> Answer:
         framework=framework_of(row, model),
         gpus=UNLIMITED,
         workload=at_context(inputs.positive("context")),
-        quantization={
-            "kv_cache": inputs.text("kv_dtype", default="fp8" if eight_bit else "bfloat16"),
-        },
+        quantization={"kv_cache": "fp8" if eight_bit else "bfloat16"} | cache_type(inputs),
     )
     batch = inputs.positive("batch") / (attention * node)
     steps = [
@@ -129,7 +128,7 @@ def attention_layer_latency(row: Row) -> Answer:
     found, replaced = [], []
     for context in inputs.numbers("contexts", "context"):
         for device in devices:
-            dtypes = {"gemm": linear, "moe": linear, "kv_cache": inputs.text("kv_dtype", default="bfloat16")}
+            dtypes = {"gemm": linear, "moe": linear, "kv_cache": "bfloat16"} | cache_type(inputs)
             try:
                 job = _one_layer_job(inputs.text("model"), device, framework, context, dtypes)
                 step = decode_whole(job, gpus=gpus, batch=batch / gpus)

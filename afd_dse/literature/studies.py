@@ -11,7 +11,7 @@ import yaml
 from afd_dse.architecture.catalogue import resolve_name
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.literature.answer import Answer, evaluator
-from afd_dse.literature.cases import accelerator_of, framework_of, job_of
+from afd_dse.literature.cases import accelerator_of, cache_type, framework_of, job_of
 from afd_dse.literature.rows import Inputs, Row
 from afd_dse.resources import operator_db_root
 from afd_dse.results.api import optimize
@@ -35,11 +35,13 @@ class Requests:
 
 def _requests(inputs: Inputs) -> Requests:
     """The workload that a row states itself."""
-    workload = {
+    workload: dict[str, Any] = {
         "input_tokens": _lengths(inputs, "isl"),
         "output_tokens": _lengths(inputs, "osl"),
-        "prefix_tokens": inputs.number("prefix", default=0.0),
+        "prefix_tokens": inputs.number("prefix", "prefix_tokens", default=0.0),
     }
+    if inputs.has("prefix_sharing"):
+        workload["prefix_sharing"] = inputs.text("prefix_sharing")
     slo = {name: inputs.positive(name) for name in ("ttft_ms", "tpot_ms", "percentile") if inputs.has(name)}
     return Requests(workload, slo)
 
@@ -119,7 +121,7 @@ def _job(
         gpus=gpus,
         workload=requests.workload,
         slo=requests.slo,
-        quantization=_EIGHT_BIT,
+        quantization=_EIGHT_BIT | cache_type(row.inputs),
         search={
             "modes": modes,
             "objective": "total_throughput",
