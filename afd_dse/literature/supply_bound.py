@@ -115,12 +115,17 @@ def hfu_intensity_ratio(row: Row) -> Answer:
 
 @evaluator
 def node_discrete_efficiency(row: Row) -> Answer:
-    """Throughput per node that is left when expert imbalance is met by whole attention nodes."""
+    """Throughput per node that is left when expert imbalance is met by whole attention nodes.
+
+    By fewer requests where the row describes expert parallelism (``EP``) or says ``discrete: false``.
+    """
     inputs = row.inputs
+    whole = not (row.stated(r"\bEP\b|continuous") and not row.stated(r"\bAFD\b|discrete"))
+    whole = bool(inputs.raw("discrete")) if "discrete" in inputs.values else whole
     balance = inputs.positive("sigma", "balance")
     if balance > 1:
         raise InputError(Problem("inputs.sigma", balance, "exceeds 1", "give mean over maximum load"))
-    found = imbalance.node_discrete_efficiency(
-        inputs.whole("N_A", "attention_nodes"), inputs.whole("N_F", "ffn_nodes"), balance
-    )
+    nodes = inputs.whole("N_A", "attention_nodes"), inputs.whole("N_F", "ffn_nodes")
+    loss = imbalance.node_discrete_efficiency if whole else imbalance.continuous_efficiency
+    found = loss(*nodes, balance)
     return Answer.of(float(found))

@@ -74,6 +74,7 @@ OTHERS: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ("hfu_intensity_ratio", {"model": "qwen3-coder-480b", "hardware": "h100", "ffn_nodes": 20}, "2.78", "exact"),
     ("node_discrete_efficiency", {"N_A": 4, "N_F": 2, "sigma": 0.7}, "0.84", "0.001"),
+    ("node_discrete_efficiency", {"N_A": 4, "N_F": 2, "sigma": 0.7, "discrete": False}, "0.875", "exact"),
     ("ffn_utilisation", {"peak_tflops": 989, "hbm_tb_s": 3.35, "experts": 16, "topk": 4}, "295.2; 73.8; 0.25", "0.1%"),
     ("ffn_full_batch", {"model": "deepseek-v3", "peak_tflops": 312, "hbm_tb_s": 2}, "4992", "exact"),
     ("min_micro_batches", {"Tc_over_Tf": 0.5}, "3", "exact"),
@@ -135,6 +136,29 @@ def test_a_device_that_the_inputs_leave_out_is_read_from_the_description_or_the_
     refused = answered(tmp_path, **asked, expected="0.00728")
     assert refused["ours"] is None
     assert "inputs.hardware: is missing; name the device" in refused["note"]
+
+
+def test_modes_are_compared_under_the_names_that_the_row_gives_them(tmp_path: Path) -> None:
+    inputs = {
+        "hardware": "h20", "gpus": 8, "model": "qwen3-30b-a3b", "isl": 512, "osl": 128, "tpot_ms": 50,
+        "modes": ["DistServe", "chunked prefill"], "space": "quick",
+    }  # fmt: skip
+    found = answered(tmp_path, evaluator="mode_order", inputs=inputs, expected="chunked > PD")
+    assert found["ok"], found
+    inputs["modes"] = ["DistServe", "teleportation"]
+    assert (
+        "teleportation" in answered(tmp_path, evaluator="mode_order", inputs=inputs, expected="x > y")["note"]
+    )
+
+
+def test_a_mode_that_no_layout_fits_is_infeasible_with_its_reason(tmp_path: Path) -> None:
+    inputs = {
+        "hardware": "h20", "gpus": 2, "model": "qwen3-30b-a3b", "isl": 512, "osl": 128,
+        "modes": ["colocated", "pd_afd"], "space": "quick",
+    }  # fmt: skip
+    found = answered(tmp_path, evaluator="feasibility", inputs=inputs, expected="feasible; infeasible")
+    assert found["ok"], found
+    assert "pd_afd: " in found["note"]
 
 
 def test_what_inputs_leave_out_is_read_from_the_description(tmp_path: Path) -> None:
