@@ -45,7 +45,7 @@ class CatalogueEntry:
     """One model of the catalogue.
 
     ``config`` is the file of its shape; ``quantization`` what its checkpoint stores otherwise than that file
-    says (a quantised variant of the same shape).
+    says (a quantised variant of the same shape). ``served_by`` are the frameworks that serve it, empty for all.
     """
 
     name: str
@@ -53,6 +53,7 @@ class CatalogueEntry:
     config: str
     quantization: Mapping[str, str]
     published: Published
+    served_by: tuple[str, ...] = ()
 
 
 def model_names() -> tuple[str, ...]:
@@ -75,6 +76,12 @@ def resolve_name(name: str, field: str = "model") -> str:
     if found is None:
         raise InputError(Problem(field, name, "is not in the catalogue", _suggestion(name)))
     return found
+
+
+def served_by(reference: object) -> tuple[str, ...]:
+    """The frameworks that serve a catalogued model, the usual one first; empty where all do or nothing is known."""
+    name = _lookup(reference) if isinstance(reference, str) and not _looks_like_path(reference) else None
+    return () if name is None else _entries()[name].served_by
 
 
 def load_model(
@@ -173,6 +180,7 @@ def _entries() -> Mapping[str, CatalogueEntry]:
                 config=f"{shape.replace('/', '--')}.json",
                 quantization=own.get("quantization", {}),
                 published=published,
+                served_by=tuple(item.get("served_by", ())),
             )
     return entries
 

@@ -30,6 +30,7 @@ _PREFIX = re.compile(r"^(language_model\.model\.|model\.language_model\.|model\.
 # What the tensor cores of a generation, or weight-only kernels on it, can run.
 _NATIVE: Mapping[str, frozenset[str]] = {
     "ampere": frozenset({"bfloat16", "int4_wo", "w4a16_mxfp4"}),
+    "ascend": frozenset({"bfloat16", "int4_wo"}),
     "ada": frozenset({"bfloat16", "int4_wo", "w4a16_mxfp4", "fp8", "fp8_block"}),
     "hopper": frozenset({"bfloat16", "int4_wo", "w4a16_mxfp4", "fp8", "fp8_block"}),
     "blackwell": frozenset({*get_args(GemmDtype), *get_args(MoeDtype)}),

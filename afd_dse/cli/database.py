@@ -15,7 +15,7 @@ from afd_dse.operators.check import check_store
 from afd_dse.operators.importer import PACKAGE, PACKAGE_VERSION, fetch_wheel, import_tables
 from afd_dse.operators.table_schema import SCHEMAS
 from afd_dse.resources import operator_db_root
-from afd_dse.spec.suggest import choose
+from afd_dse.spec.suggest import closest
 
 _MB = 1e6
 _SHOWN = 6  # rows faster than light that the terminal lists; --json has them all
@@ -94,9 +94,9 @@ def table_detail(name: str) -> dict[str, Any]:
 
 def _nearest(name: str, known: Sequence[str]) -> str:
     """The nearest names, or how to see all: there are too many to list."""
-    return choose(name, known).split("? Use one of")[0].split("use one of")[0].strip(" ?") + (
-        "; `afd-dse db list` shows what there is"
-    )
+    everything = "`afd-dse db list` shows what there is"
+    near = closest(name, known)
+    return f"did you mean {' or '.join(near)}? {everything}" if near else everything
 
 
 def print_table(document: Mapping[str, Any]) -> None:

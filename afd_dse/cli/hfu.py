@@ -100,16 +100,16 @@ def print_hfu(d: Mapping[str, Any]) -> None:
     heading(out, "supply bound", "how much of its FLOPS the network lets an FFN GPU use")
     facts(out, _facts(d))
     out.print()
-    names = ["FFN nodes", "HFU at most", "input GB/s", "experts/GPU", "intensity ×"]
-    names += ["tokens/GPU"] if d["stage_budget_us"] is not None else []
+    names = ["FFN nodes", "HFU max", "GB/s in", "experts", "intensity"]
+    names += ["tokens"] if d["stage_budget_us"] is not None else []
     table = plain_table(*names, "regime", right=names)
     runs = _runs(d["points"])
     shown = runs if len(runs) <= _ROWS else [run for run in runs if _telling(run, d["boundaries"])]
     for first, last in shown:
         table.add_row(*_cells(first, last))
     out.print(table)
-    if len(shown) < len(runs):
-        out.print(Text("A selection; --json has every count.", "dim"))
+    selected = " A selection; --json has every count." if len(shown) < len(runs) else ""
+    out.print(Text(f"Rates, experts and tokens of one GPU; intensity relative to one node.{selected}", "dim"))
 
 
 def _facts(d: Mapping[str, Any]) -> list[tuple[str, str | Text]]:

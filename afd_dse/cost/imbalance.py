@@ -132,6 +132,16 @@ def optimal_attention_ratio(
     )
 
 
+def continuous_efficiency(attention: npt.ArrayLike, ffn: npt.ArrayLike, balance: npt.ArrayLike) -> FloatArray:
+    """Throughput that is left when imbalance only makes the FFN part of a step longer, 1 = balanced, [n].
+
+    ``attention`` and ``ffn`` are the parts' times or nodes at balance, ``balance`` σ ≤ 1 mean over maximum load: expert
+    parallelism takes (A + F/σ) / (A + F) times as long.
+    """
+    a, f, sigma = (np.asarray(x, dtype=np.float64) for x in (attention, ffn, balance))
+    return np.asarray((a + f) / (a + f / sigma), dtype=np.float64)
+
+
 def node_discrete_efficiency(
     attention_nodes: npt.ArrayLike, ffn_nodes: npt.ArrayLike, balance: npt.ArrayLike
 ) -> FloatArray:

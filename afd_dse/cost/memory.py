@@ -35,8 +35,9 @@ class GroupMemory:
 
     @property
     def slack(self) -> FloatArray:
-        """Free share of the budget [n]; negative when the group does not fit."""
-        result: FloatArray = 1.0 - self.total / self.budget
+        """Free share of the budget [n]; negative when the group does not fit, -inf where there is no budget at all."""
+        room = self.budget > 0.0
+        result: FloatArray = np.where(room, 1.0 - self.total / np.where(room, self.budget, 1.0), -np.inf)
         return result
 
 

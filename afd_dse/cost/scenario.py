@@ -99,6 +99,7 @@ class Workload:
     ``arrival_cv2`` is the squared coefficient of variation of inter-arrival times, 1 for Poisson.
     ``expert_distribution`` names the measured tables to read; with ``uniform`` ones ``expert_popularity`` may hold the
     share of each expert (empty: all alike), and ``expert_persistence`` how much of it past routing tells.
+    ``slot_load`` is the mean and variance of the tokens that a decode slot holds, where requests were observed whole.
     """
 
     isl: float
@@ -113,6 +114,7 @@ class Workload:
     expert_distribution: str = "uniform"
     expert_popularity: tuple[float, ...] = ()
     expert_persistence: float = 1.0
+    slot_load: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +195,11 @@ class Scenario:
         """Mean and variance of the tokens that a decoding sequence attends to, prefix included.
 
         In steady state long outputs are found in a batch more often than they arrive, at an age that is spread evenly.
+        Lengths that are not observed are lognormal, prompts and outputs independent.
         """
         work = self.workload
+        if work.slot_load is not None:
+            return work.prefix + work.slot_load[0], work.slot_load[1]
         mean, variance = kv_load_moments(
             LengthMoments.lognormal(work.isl, work.isl_cv), LengthMoments.lognormal(work.osl, work.osl_cv)
         )

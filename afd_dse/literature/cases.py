@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.architecture.catalogue import load_model
+from afd_dse.architecture.catalogue import load_model, served_by
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
@@ -34,6 +34,9 @@ _NAMED = {
     "vllm": "vllm",
 }
 
+_HARDWARE = ("hardware", "accelerator", "device")
+_TYPES = {"bf16": "bfloat16", "fp8_e4m3": "fp8"}
+
 _GIB = 2.0**30
 WHOLE, SPLIT = "PA PF | DA DF", "PA PF | DA | DF"
 
@@ -45,23 +48,31 @@ _FP8 = {"gemm": "fp8_block", "moe": "fp8_block", "kv_cache": "bfloat16"}
 _SIZES = [1, 2, 4, 8, 16, 24, 32, 48, 64]
 
 
-def framework_of(row: Row, default: str = FRAMEWORK) -> str:
-    """The framework whose kernels answer: the row's, the one that its description names, else ``default``."""
+def framework_of(row: Row, model: object) -> str:
+    """The framework whose kernels answer: the row's, the one that its description names, else a job's default.
+
+    A ``model`` that the default does not serve gets the usual one of those that do.
+    """
     if row.inputs.has("framework"):
         return row.inputs.text("framework")
     named = row.stated("|".join(re.escape(name) for name in _NAMED))
-    return _NAMED[named.group(0).lower()] if named else default
+    if named:
+        return _NAMED[named.group(0).lower()]
+    serving = served_by(model)
+    return FRAMEWORK if not serving or FRAMEWORK in serving else serving[0]
 
 
 def accelerator_of(row: Row, *names: str, default: str | None = None) -> str | dict[str, Any]:
-    """The accelerator: an input of ``names`` or the description; links that the row states replace the catalogue's.
+    """The accelerator: an input of ``names``, else ``hardware``, ``accelerator`` or ``device``, or the description.
 
-    ``nvlink_gb_s`` is counted both ways, as NVLink is sold; ``nic`` is the NICs of a node of eight.
+    Links and memory that the row states replace the catalogue's. ``nvlink_gb_s`` is counted both ways, as NVLink is
+    sold; ``nic`` is the NICs of a node of eight.
     """
     inputs = row.inputs
     # A count of GPUs may name them (``64 x A100``) or not.
     counts = [name for name in names if name == "gpus" and not isinstance(inputs.values.get(name), str)]
-    stated = next((name for name in names if inputs.has(name) and name not in counts), None)
+    spelled = dict.fromkeys((*names, *_HARDWARE))
+    stated = next((name for name in spelled if inputs.has(name) and name not in counts), None)
     text = row.quantity if stated is None else inputs.text(stated)
     name = _accelerator_in(text) or (default if stated is None else None)
     if name is None:
@@ -235,16 +246,27 @@ def best_decode(
     scenario = scenario_from_job(job)
     kind = parse_partition(partition)
     units = tabulate_decode(scenario, kind, _grid(kind.splits(Phase.DECODE), **grid), lambda rows: None)
-    rate = _rate(scenario, units.units, per_cost)
-    holds = (units.units.memory_slack >= 0.0) & (units.units.tpot_s <= scenario.slo.tpot_s)
+    holds = None if allowed is None else allowed(units.candidates)
+    return best_of(scenario, units.candidates, units.units, per_cost=per_cost, allowed=holds)
+
+
+def best_of(
+    scenario: Scenario,
+    candidates: Candidates,
+    units: DecodeUnits,
+    *,
+    per_cost: bool,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> BestDecode | None:
+    """The best of some decode units that hold memory and TPOT, and are ``allowed`` [n]; None where none is."""
+    rate = _rate(scenario, units, per_cost)
+    holds = (units.memory_slack >= 0.0) & (units.tpot_s <= scenario.slo.tpot_s)
     if allowed is not None:
-        holds = holds & allowed(units.candidates)
+        holds = holds & allowed
     if not holds.any():
         return None
     best = int(np.flatnonzero(holds)[np.argmax(rate[holds])])
-    return BestDecode(
-        float(rate[best]), float(units.units.tpot_s[best]), units.candidates.take(np.array([best]))
-    )
+    return BestDecode(float(rate[best]), float(units.tpot_s[best]), candidates.take(np.array([best])))
 
 
 def _grid(split: bool, **changes: Any) -> Grid:
@@ -275,8 +297,18 @@ def layers_of(job: Job) -> int:
 
 
 def dtypes_of(inputs: Inputs) -> dict[str, str]:
-    """Eight-bit weights with a bfloat16 cache where the row says ``fp8``; else the checkpoint's own."""
-    return _FP8 if inputs.text("dtype", default="fp8") == "fp8" else {}
+    """Eight-bit weights with a bfloat16 cache where the row says ``fp8`` (or nothing); else the checkpoint's own.
+
+    ``kv_dtype`` states the cache's type.
+    """
+    weights = _FP8 if inputs.text("dtype", default="fp8") == "fp8" else {}
+    return weights | cache_type(inputs)
+
+
+def cache_type(inputs: Inputs) -> dict[str, str]:
+    """The cache's type where ``kv_dtype`` states it."""
+    stated = inputs.text("kv_dtype") if inputs.has("kv_dtype") else ""
+    return {"kv_cache": _TYPES.get(stated, stated)} if stated else {}
 
 
 def node_gpus(hardware: str | dict[str, Any]) -> int:

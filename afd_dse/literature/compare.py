@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from afd_dse.literature.answer import Answer, Value
+from afd_dse.literature.names import alike
 from afd_dse.literature.rows import Row
 
 _NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
@@ -127,8 +128,8 @@ def _agrees(published: Published, ours: Value, tolerance: Tolerance) -> bool:
 
 def _same_order(published: str, ours: str) -> bool:
     """Whether the names that both know stand in the same order; at least two must."""
-    mine = [_words(name) for name in ours.split(">")]
-    theirs = [_words(name) for name in published.split(">")]
+    mine = [alike(_words(name)) for name in ours.split(">")]
+    theirs = [alike(_words(name)) for name in published.split(">")]
     common = [name for name in theirs if name in mine]
     return len(common) >= 2 and common == [name for name in mine if name in theirs]
 

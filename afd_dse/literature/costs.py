@@ -1,5 +1,6 @@
 """Operator counts and what decoding costs at speed of light (Step-3, arXiv 2507.19427); weights against memory."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ from afd_dse.architecture.work import TokenWork, token_work
 from afd_dse.cost import roofline
 from afd_dse.errors import InputError, Problem
 from afd_dse.literature.answer import Answer, evaluator
-from afd_dse.literature.rows import Inputs, Row, number
+from afd_dse.literature.rows import Inputs, Row, finite, number
 from afd_dse.literature.supply_bound import moe_of
 from afd_dse.network import supply
 from afd_dse.spec.profiles import PublishedHardware, load_profile
@@ -18,6 +19,8 @@ _PROFILE = "step3"
 _TPOT_S = 0.050
 _STAGES = 3
 _CONTEXTS = [8192.0, 32768.0]
+_PEAKS = {"peak_tflops": 1e12, "peak_flops": 1.0}
+_BANDWIDTHS = {"hbm_gb_s": 1e9, "hbm_tb_s": 1e12, "hbm_bytes_s": 1.0}
 
 
 def _eight_bit(model: ModelArchitecture) -> Quantization:
@@ -32,7 +35,7 @@ def work_of(model: ModelArchitecture, context: float | list[float]) -> TokenWork
 @evaluator
 def operator_counts(row: Row) -> Answer:
     """KV bytes (8-bit), attention, projection, FFN FLOP of a token at the first context; KV, attention at others."""
-    contexts = row.listed("contexts", r"never", default=_CONTEXTS)
+    contexts = row.inputs.numbers("contexts", "context", default=_CONTEXTS)
     work = work_of(row.inputs.model(), contexts)
     found = [work.kv_bytes[0], work.attention_flop[0], work.projection_flop[0], work.ffn_flop[0]]
     for later in range(1, len(contexts)):
@@ -55,15 +58,24 @@ def _devices(inputs: Inputs) -> dict[str, PublishedHardware]:
     found = {}
     for name in names:
         own = {key: _figure(key, name, figures[name]) for key, figures in stated.items() if name in figures}
-        base = {} if len(own) == len(stated) else profile.part(name, "inputs.usd_per_hour").model_dump()
+        base = {} if len(own) == len(stated) else _part(inputs, name, "inputs.usd_per_hour").model_dump()
         found[name] = PublishedHardware(**(base | own | {"name": name}))
     return found
 
 
+def _part(inputs: Inputs, name: str, field: str) -> PublishedHardware:
+    """A part as the row's profile counts it; as the catalogue does where the paper's own profile lacks it."""
+    profile = load_profile(inputs.text("profile", default=_PROFILE))
+    if inputs.has("profile") or profile.has(name):
+        return profile.part(name, field)
+    return PublishedHardware.of_catalogue(name, field)
+
+
 def _figure(key: str, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    found = finite(value)
+    if found is None or found <= 0:
         raise InputError(Problem(f"inputs.{key}.{name}", value, "is not a positive number", "give a number"))
-    return float(value)
+    return found
 
 
 def _attention_usd(work: TokenWork, device: PublishedHardware) -> float:
@@ -123,7 +135,7 @@ def _exchange(inputs: Inputs) -> Answer:
 def best_decode_cost(row: Row) -> Answer:
     """Dollars per million tokens with attention and FFN each on the cheapest device for it, for each model."""
     inputs = row.inputs
-    names = inputs.items("models")
+    names = inputs.texts("models", "model")
     devices = _devices(inputs)
     context = inputs.positive("context", default=_CONTEXTS[0])
     found, chosen = [], []
@@ -141,29 +153,42 @@ def best_decode_cost(row: Row) -> Answer:
 def min_sparsity(row: Row) -> Answer:
     """Smallest share of experts a token may use with experts still compute-bound on what the network brings."""
     inputs = row.inputs
-    profile = load_profile(inputs.text("profile", default=_PROFILE))
-    # NOTE: the published rows name the device in their id only.
-    name = inputs.text("hardware", "device", default=row.id.rsplit("-", 1)[-1])
-    part = profile.part(name, "inputs.hardware")
-    peak = inputs.scaled({"peak_flops": 1.0, "peak_tflops": 1e12}, default=part.peak_flops)
-    bandwidth = inputs.scaled(
-        {"hbm_bytes_s": 1.0, "hbm_gb_s": 1e9, "hbm_tb_s": 1e12}, default=part.hbm_bytes_per_s
-    )
+    part = _part_of(row) if any(not any(map(inputs.has, units)) for units in (_PEAKS, _BANDWIDTHS)) else None
+    peak = inputs.scaled(_PEAKS, default=part.peak_flops if part else None)
+    bandwidth = inputs.scaled(_BANDWIDTHS, default=part.hbm_bytes_per_s if part else None)
+    model = inputs.model() if inputs.has("model") else None
     dispatch = inputs.positive("dispatch_bytes", default=supply.DISPATCH_BYTES)
     combine = inputs.positive("combine_bytes", default=supply.COMBINE_BYTES)
     tpot = inputs.scaled({"tpot_ms": 1e-3, "tpot_s": 1.0}, default=_TPOT_S)
-    budget = supply.stage_budget(
-        tpot, inputs.whole("layers"), batches_in_flight=inputs.whole("stages", default=_STAGES)
-    )
+    stages = inputs.whole("stages", default=_STAGES)
+    layers = inputs.whole("layers", default=model.layers if model else None)
+    budget = supply.stage_budget(tpot, layers, batches_in_flight=stages)
     found = supply.least_sparsity(
         roofline.compute_bound_batch(peak, bandwidth, weight_bytes=1.0),
         node_bytes_per_s=_node_rate(inputs),
-        hidden=inputs.whole("hidden"),
+        hidden=inputs.whole("hidden", default=model.hidden if model else None),
         budget_s=budget,
         dispatch_bytes=dispatch,
         combine_bytes=combine,
     )
-    return Answer.of(float(found), note=f"{part.name} at {tpot * 1e3:g} ms a token, {_STAGES} stages")
+    name = part.name if part else "as stated"
+    return Answer.of(float(found), note=f"{name} at {tpot * 1e3:g} ms a token, {stages} stages")
+
+
+def _part_of(row: Row) -> PublishedHardware:
+    """The device: an input, else the first word of the description or of the row's name that is a known part."""
+    inputs = row.inputs
+    if any(inputs.has(name) for name in ("hardware", "device", "accelerator")):
+        return _part(inputs, inputs.text("hardware", "device", "accelerator"), "inputs.hardware")
+    # NOTE: the published rows name the device in their id only.
+    for word in re.findall(r"\w+", f"{row.quantity} {row.id}"):
+        try:
+            return _part(inputs, word, "inputs.hardware")
+        except InputError:
+            continue
+    raise InputError(
+        Problem("inputs.hardware", None, "is missing", "name the device, or state peak_flops and hbm_bytes_s")
+    )
 
 
 def _node_rate(inputs: Inputs) -> float:
@@ -175,9 +200,9 @@ def _node_rate(inputs: Inputs) -> float:
 def stage_budget(row: Row) -> Answer:
     """Bytes a GPU reads in one stage of a layer, what is left for the cache, and the context that fits there."""
     inputs = row.inputs
-    total = inputs.scaled({"hbm_gb_s": 1e9, "hbm_tb_s": 1e12, "hbm_bytes_s": 1.0}) * inputs.scaled(
-        {"stage_us": 1e-6, "stage_ms": 1e-3}
-    )
+    stated = any(map(inputs.has, _BANDWIDTHS))
+    bandwidth = inputs.scaled(_BANDWIDTHS, default=None if stated else _part_of(row).hbm_bytes_per_s)
+    total = bandwidth * inputs.scaled({"stage_us": 1e-6, "stage_ms": 1e-3})
     cache = total - inputs.scaled({"linear_weight_mb": 1e6, "linear_weight_bytes": 1.0})
     model = inputs.model(default="step-3")
     context = roofline.stage_context(model.kinds[-1], _eight_bit(model), max(cache, 0.0))
@@ -201,13 +226,13 @@ def ffn_full_batch(row: Row) -> Answer:
 
 
 def _full_batch(inputs: Inputs) -> tuple[float, int, int]:
-    if inputs.has("experts"):
+    if inputs.has("experts") or inputs.has("num_experts"):
         experts, topk = inputs.whole("experts", "num_experts"), inputs.whole("topk", "top_k")
     else:
         moe = moe_of(inputs.model())
         experts, topk = moe.experts, moe.topk
-    peak = inputs.scaled({"peak_tflops": 1e12, "peak_flops": 1.0})
-    bandwidth = inputs.scaled({"hbm_tb_s": 1e12, "hbm_gb_s": 1e9, "hbm_bytes_s": 1.0})
+    peak = inputs.scaled(_PEAKS)
+    bandwidth = inputs.scaled(_BANDWIDTHS)
     weight = inputs.positive("weight_bytes", default=2.0)
     return float(roofline.compute_bound_batch(peak, bandwidth, weight)), experts, topk
 
@@ -223,7 +248,10 @@ def best_device_per_role(row: Row) -> Answer:
     price, bandwidth, compute = (
         _column(columns, words) for words in (("price", "usd"), ("gb/s",), ("flop",))
     )
-    for name, figures in candidates.items():
+    for name, figures in list(candidates.items()):
+        if isinstance(figures, Mapping) and set(figures) <= set(columns):
+            candidates = {**candidates, name: [figures.get(column, 1.0) for column in columns]}
+            continue
         if not isinstance(figures, list) or len(figures) != len(columns):
             raise InputError(
                 Problem(f"inputs.candidates.{name}", figures, "does not fit the columns", "one a column")
@@ -248,13 +276,14 @@ def _column(columns: list[str], words: tuple[str, ...]) -> int:
 def throughput_identity(row: Row) -> Answer:
     """Tokens/s per GPU of M attention nodes and N FFN nodes from batch per attention GPU and step time."""
     inputs = row.inputs
-    points = inputs.items("points")
+    one = [inputs.raw(name) for name in ("M", "batch", "step_ms") if inputs.has(name)]
+    points = [one] if len(one) == 3 else inputs.items("points")
     ffn = inputs.positive("N", default=_stated_number(row, "N", 1.0))
     found = []
     for index, point in enumerate(points):
         try:
-            attention, batch, step_ms = (float(x) for x in point)
-        except (TypeError, ValueError):
+            attention, batch, step_ms = Inputs({"point": point}).counts("point")
+        except (InputError, ValueError):
             raise InputError(
                 Problem(f"inputs.points[{index}]", point, "is not [M, batch, step ms]", "give three numbers")
             ) from None

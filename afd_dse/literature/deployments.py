@@ -10,6 +10,7 @@ from afd_dse.literature.cases import (
     WHOLE,
     accelerator_of,
     at_context,
+    cache_type,
     decode_split,
     decode_whole,
     dtypes_of,
@@ -29,9 +30,6 @@ _EXPERT_CUTS = (1, 2, 4, 8)
 # DeepSeek's prefill unit (arXiv 2412.19437, section 3.4.1) and the tokens a GPU of its published profile.
 _PREFILL_EP = 32
 _PREFILL_TOKENS = 16384
-# NOTE: TensorRT-LLM does not serve Step-3; its decode kernels for 64 query heads on one key head, which the tables
-# hold, are twenty times slower than the others'.
-_SERVES_STEP3 = "vllm"
 
 
 @evaluator
@@ -50,15 +48,14 @@ def _split_throughput(row: Row) -> Answer:
     gpus = inputs.whole("gpus", default=8 * (attention + ffn))
     node = gpus // (attention + ffn)
     eight_bit = row.stated(r"FP8 attention") is not None
+    model = inputs.text("model", default="stepfun-ai/step3-fp8")
     job = job_of(
-        inputs.text("model", default="stepfun-ai/step3-fp8"),
+        model,
         accelerator_of(row, "hardware", default="h800"),
-        framework=framework_of(row, _SERVES_STEP3),
+        framework=framework_of(row, model),
         gpus=UNLIMITED,
         workload=at_context(inputs.positive("context")),
-        quantization={
-            "kv_cache": inputs.text("kv_dtype", default="fp8" if eight_bit else "bfloat16"),
-        },
+        quantization={"kv_cache": "fp8" if eight_bit else "bfloat16"} | cache_type(inputs),
     )
     batch = inputs.positive("batch") / (attention * node)
     steps = [
@@ -91,7 +88,7 @@ def _whole_throughput(row: Row) -> Answer:
     job = job_of(
         inputs.text("model"),
         accelerator_of(row, "hardware"),
-        framework=framework_of(row),
+        framework=framework_of(row, inputs.text("model")),
         gpus=UNLIMITED,
         workload=workload,
     )
@@ -123,14 +120,15 @@ def attention_layer_latency(row: Row) -> Answer:
     """Time of one attention layer, µs, at each context on each device; the batch spread over ``gpus`` by data."""
     inputs = row.inputs
     gpus, batch = inputs.whole("gpus"), inputs.positive("batch")
-    devices = inputs.raw("devices")
-    if not isinstance(devices, list) or not all(isinstance(name, str) for name in devices):
-        raise InputError(Problem("inputs.devices", devices, "is not a list of names", "list accelerators"))
-    linear, framework = inputs.text("linear_dtype", default="bfloat16"), framework_of(row, _SERVES_STEP3)
+    devices = inputs.texts("devices", "device", "hardware")
+    linear, framework = (
+        inputs.text("linear_dtype", default="bfloat16"),
+        framework_of(row, inputs.raw("model")),
+    )
     found, replaced = [], []
-    for context in inputs.numbers("contexts"):
+    for context in inputs.numbers("contexts", "context"):
         for device in devices:
-            dtypes = {"gemm": linear, "moe": linear, "kv_cache": inputs.text("kv_dtype", default="bfloat16")}
+            dtypes = {"gemm": linear, "moe": linear, "kv_cache": "bfloat16"} | cache_type(inputs)
             try:
                 job = _one_layer_job(inputs.text("model"), device, framework, context, dtypes)
                 step = decode_whole(job, gpus=gpus, batch=batch / gpus)
@@ -159,7 +157,7 @@ def mode_speedup(row: Row) -> Answer:
 
 def _speedup_at_points(row: Row) -> Answer:
     inputs = row.inputs
-    hardware, framework = accelerator_of(row, "hardware"), framework_of(row)
+    hardware = accelerator_of(row, "hardware")
     baseline = re.search(r"dp(\d+)\s+ep(\d+)", inputs.text("baseline"))
     if baseline is None:
         raise InputError(
@@ -173,7 +171,7 @@ def _speedup_at_points(row: Row) -> Answer:
         job = job_of(
             point.text("model"),
             hardware,
-            framework=framework,
+            framework=framework_of(row, point.text("model")),
             gpus=UNLIMITED,
             workload=at_context(point.positive("context")),
             quantization=dtypes_of(inputs),

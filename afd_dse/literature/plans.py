@@ -4,9 +4,12 @@ import re
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from afd_dse.cost.columns import Candidates
+from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
+from afd_dse.cost.columns import PHASE_FIELDS, PHASES, Candidates
+from afd_dse.cost.from_job import scenario_from_job
+from afd_dse.cost.scenario import Scenario
+from afd_dse.cost.units import decode_units
 from afd_dse.errors import InputError, Problem
 from afd_dse.literature.answer import Answer, evaluator
 from afd_dse.literature.cases import (
@@ -15,12 +18,21 @@ from afd_dse.literature.cases import (
     BestDecode,
     accelerator_of,
     best_decode,
+    best_of,
     decode_split,
     framework_of,
     job_of,
 )
 from afd_dse.literature.rows import Inputs, Row
+from afd_dse.operators.latency import IntArray
+from afd_dse.search.layouts import with_loads
+from afd_dse.spec.cells import parse_partition, partition_index
 from afd_dse.spec.job import Job
+
+# Batches of a colocated replica: 32 an octave, so that its best load is met within one per cent.
+_BATCHES = 2.0 ** (np.arange(12 * 32 + 1) / 32.0)
+_EXPERT_CUTS = (1, 2, 4, 8, 16)
+_FROM_ZERO = ("attention_pool", "ffn_pool", "redundant", "expert_policy")
 
 
 def best_speedup(row: Row) -> Answer:
@@ -43,24 +55,48 @@ def best_speedup(row: Row) -> Answer:
 
 
 def _best_colocated(job: Job, *, per_cost: bool = False) -> BestDecode | None:
-    """The baseline of these papers: attention tensor-parallel, experts cut or spread over the same GPUs.
+    """The baseline of these papers: attention tensor-parallel, experts cut or spread, over all GPUs of a replica.
 
-    Tensor parallelism does not leave a node; larger models are pipelined over whole nodes.
+    A model that needs several nodes spreads both over whole nodes, their all-reduces included, as ``TP+EP`` says;
+    nothing overlaps.
     """
-    node = job.cluster.pools[0].resolved.node_gpus
+    scenario, kind = scenario_from_job(job), parse_partition(WHOLE)
+    tp, moe_tp = _tensor_parallel_cuts(scenario)
+    if not len(tp):
+        return None
+    neutral: dict[str, Any] = {f"{phase}_{name}": 1 for phase in PHASES for name in PHASE_FIELDS}
+    zero = {f"{phase}_{name}": 0 for phase in PHASES for name in _FROM_ZERO}
+    cuts = {"decode_tp": tp, "decode_moe_tp": moe_tp, "decode_ep": tp // moe_tp}
+    layouts = Candidates.of(
+        **neutral | zero | cuts,
+        partition=partition_index(kind),
+        policy=0,
+        batch_size=1.0,
+        chunk_tokens=1.0,
+    )
+    candidates = with_loads(layouts, _BATCHES)
+    return best_of(scenario, candidates, decode_units(scenario, kind, candidates), per_cost=per_cost)
 
-    def allowed(candidates: Candidates) -> npt.NDArray[np.bool_]:
-        one_node, whole_nodes = candidates.integer("decode_pp") == 1, candidates.integer("decode_tp") == node
-        return np.asarray((candidates.integer("decode_dp") == 1) & (one_node | whole_nodes))
 
-    return best_decode(job, WHOLE, allowed=allowed, per_cost=per_cost, pp=[1, 2, 4])
+def _tensor_parallel_cuts(scenario: Scenario) -> tuple[IntArray, IntArray]:
+    """Legal (tp, moe_tp) of one replica: parts of a node, and whole nodes of the first pool."""
+    pool, moe = scenario.pools[0], scenario.moe
+    node = pool.accelerator.node_gpus
+    sizes = {*(2**i for i in range(node.bit_length())), *range(node, pool.count + 1, node)}
+    pairs = [(size, cut) for size in sorted(sizes) for cut in _EXPERT_CUTS if size % cut == 0]
+    tp, moe_tp = np.array(pairs, dtype=np.int64).T
+    types = scenario.quantization
+    legal = legal_attention_tp(scenario.model, tp) & legal_dense_tp(scenario.model, tp, types.gemm)
+    if moe is None:
+        legal &= moe_tp == tp
+    else:
+        legal &= legal_moe_tp(scenario.model, moe_tp, types.moe) & (tp // moe_tp <= moe.experts)
+    legal &= tp <= pool.count
+    return tp[legal], moe_tp[legal]
 
 
 def _models(inputs: Inputs) -> list[str]:
-    names = inputs.raw("models", default=["mixtral-8x22b", "dbrx", "scaled-moe"])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InputError(Problem("inputs.models", names, "is not a list of names", "list the models"))
-    return names
+    return inputs.texts("models", "model", default=["mixtral-8x22b", "dbrx", "scaled-moe"])
 
 
 def _limited_job(row: Row, model: str, hardware: Any) -> Job:
@@ -71,7 +107,7 @@ def _limited_job(row: Row, model: str, hardware: Any) -> Job:
     return job_of(
         model,
         hardware,
-        framework=framework_of(row),
+        framework=framework_of(row, model),
         gpus=gpus,
         workload={
             "input_tokens": inputs.positive("isl", default=571.0),

@@ -43,14 +43,14 @@ def best_ratio(row: Row) -> Answer:
         job = job_of(
             model,
             hardware,
-            framework=framework_of(row),
+            framework=framework_of(row, model),
             gpus=UNLIMITED,
             workload=at_context(float(context)),
             quantization=dtypes_of(inputs),
         )
         steps = {
             int(ratio): _fullest(job, attention=int(ratio) * node, ffn=node, micro_batches=m)
-            for ratio in inputs.numbers("candidates")
+            for ratio in inputs.counts("candidates")
         }
         best = max(steps, key=lambda ratio: steps[ratio].tokens_per_s_per_gpu)
         found.append(float(best))
@@ -115,7 +115,7 @@ def rebalancing_gain(row: Row) -> Answer:
     job = job_of(
         inputs.text("model"),
         hardware,
-        framework=framework_of(row),
+        framework=framework_of(row, inputs.text("model")),
         gpus=UNLIMITED,
         workload={
             "input_tokens": inputs.positive("isl", default=1024.0),

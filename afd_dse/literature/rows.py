@@ -41,11 +41,12 @@ class Inputs:
         return default
 
     def number(self, *names: str, default: float | None = None) -> float:
-        """A finite number."""
+        """A finite number, also as text: ``"8"``, ``"1,979"``, ``"4K"`` (of 1,024)."""
         value = self.raw(*names, default=default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        found = finite(value)
+        if found is None:
             raise InputError(Problem(f"inputs.{names[0]}", value, "is not a number", "give a finite number"))
-        return float(value)
+        return found
 
     def positive(self, *names: str, default: float | None = None) -> float:
         """A number above zero."""
@@ -67,11 +68,10 @@ class Inputs:
         """One number or a list of them."""
         value = self.raw(*names, default=default)
         listed = value if isinstance(value, list) else [value]
-        if not listed or not all(
-            isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in listed
-        ):
+        found = [number for number in map(finite, listed) if number is not None]
+        if not found or len(found) < len(listed):
             raise InputError(Problem(f"inputs.{names[0]}", value, "is not a list of numbers", "give numbers"))
-        return [float(x) for x in listed]
+        return found
 
     def at_least_zero(self, *names: str, default: list[float] | None = None) -> list[float]:
         """One number or a list of them, none negative."""
@@ -90,8 +90,10 @@ class Inputs:
         return values
 
     def items(self, *names: str, default: list[Any] | None = None) -> list[Any]:
-        """A list of anything that is not empty."""
+        """A list of anything that is not empty; a single text is a list of one."""
         value = self.raw(*names, default=default)
+        if isinstance(value, str) and value:
+            return [value]
         if not isinstance(value, list) or not value:
             raise InputError(Problem(f"inputs.{names[0]}", value, "is not a list", "give [one, another, …]"))
         return value
@@ -113,6 +115,13 @@ class Inputs:
         if not isinstance(value, str):
             raise InputError(Problem(f"inputs.{names[0]}", value, "is not a text", "put it in quotes"))
         return value
+
+    def texts(self, *names: str, default: list[str] | None = None) -> list[str]:
+        """One text or a list of them."""
+        found = self.items(*names, default=default)
+        if not all(isinstance(value, str) for value in found):
+            raise InputError(Problem(f"inputs.{names[0]}", found, "is not a list of names", "name each one"))
+        return found
 
     def mapping(self, *names: str) -> Mapping[str, Any]:
         """A mapping by name."""
@@ -178,6 +187,17 @@ class Row:
 def number(text: str) -> float:
     """``8192`` and ``8K`` (of 1,024)."""
     return float(text[:-1]) * 1024.0 if text.endswith(("K", "k")) else float(text)
+
+
+def finite(value: object) -> float | None:
+    """A finite number, or a text that is one; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = number(value.strip().replace(",", "")) if isinstance(value, str) else float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
 
 
 @dataclass(frozen=True, slots=True)

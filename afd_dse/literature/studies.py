@@ -11,7 +11,8 @@ import yaml
 from afd_dse.architecture.catalogue import resolve_name
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.literature.answer import Answer, evaluator
-from afd_dse.literature.cases import accelerator_of, framework_of, job_of
+from afd_dse.literature.cases import accelerator_of, cache_type, framework_of, job_of
+from afd_dse.literature.names import ORDERED, preset_of
 from afd_dse.literature.rows import Inputs, Row
 from afd_dse.resources import operator_db_root, parse_yaml
 from afd_dse.results.api import optimize
@@ -35,11 +36,13 @@ class Requests:
 
 def _requests(inputs: Inputs) -> Requests:
     """The workload that a row states itself."""
-    workload = {
+    workload: dict[str, Any] = {
         "input_tokens": _lengths(inputs, "isl"),
         "output_tokens": _lengths(inputs, "osl"),
-        "prefix_tokens": inputs.number("prefix", default=0.0),
+        "prefix_tokens": inputs.number("prefix", "prefix_tokens", default=0.0),
     }
+    if inputs.has("prefix_sharing"):
+        workload["prefix_sharing"] = inputs.text("prefix_sharing")
     slo = {name: inputs.positive(name) for name in ("ttft_ms", "tpot_ms", "percentile") if inputs.has(name)}
     return Requests(workload, slo)
 
@@ -115,11 +118,11 @@ def _job(
     return job_of(
         model,
         accelerator_of(row, "hardware"),
-        framework=framework_of(row),
+        framework=framework_of(row, model),
         gpus=gpus,
         workload=requests.workload,
         slo=requests.slo,
-        quantization=_EIGHT_BIT,
+        quantization=_EIGHT_BIT | cache_type(row.inputs),
         search={
             "modes": modes,
             "objective": "total_throughput",
@@ -174,22 +177,15 @@ def mode_order(row: Row) -> Answer:
     return _best_modes(row) if row.inputs.has("workloads") else _goodput_order(row)
 
 
-# Names of the literature, and the preset that each is.
-_ORDERED: Mapping[str, str] = {
-    "shared expert pool": "expertplex",
-    "PDMux": "multiplexed_prefill",
-    "PD": "distserve",
-    "colocated": "prefill_first",
-    "chunked": "sarathi",
-}
-
-
 def _goodput_order(row: Row) -> Answer:
-    job = _job(row, _model(row), _requests(row.inputs), gpus=_gpus(row), modes=list(_ORDERED.values()))
+    names = row.inputs.texts("modes", default=list(ORDERED))
+    compared = {name: preset_of(name) for name in names}
+    modes = list(dict.fromkeys(compared.values()))
+    job = _job(row, _model(row), _requests(row.inputs), gpus=_gpus(row), modes=modes)
     best = optimize(job).document["best_per_mode"]
     rates: dict[str, float] = {}
     notes = []
-    for name, preset in _ORDERED.items():
+    for name, preset in compared.items():
         deployment = best[preset]
         if deployment is None or not deployment["feasible"]:
             notes.append(f"{name}: {'no layout' if deployment is None else deployment['reason']}")
@@ -219,6 +215,9 @@ def _best_modes(row: Row) -> Answer:
             # Without limits nothing is pruned: a small space keeps the many searches short.
             result = optimize(_job(row, str(model), unlimited, gpus=_gpus(row, 128), space="quick"))
             best, front = result.document["best"], result.document["pareto"]
+            if best is None:
+                message = f"no layout holds {name}"
+                raise InputError(Problem("inputs.models", model, message, "give more GPUs or memory"))
             quick = max(front, key=lambda point: float(point["tokens_per_s_per_user"]))
             throughput.append(best["mode"])
             fastest.append("AFD" if _afd(quick["mode"]) else quick["mode"])
@@ -317,8 +316,8 @@ def _workload_fits(row: Row) -> Answer:
         best = optimize(job).document["best_per_mode"][resolve_mode(mode)[0]]
         fits = best is not None and best["feasible"]
         found.append("feasible" if fits else "infeasible")
-        if best is None:
-            notes.append(f"{mode}: no layout")
+        if best is None or not best.get("groups"):
+            notes.append(f"{mode}: {'no layout' if best is None else best['reason']}")
             continue
         fullest = max(float(group["memory_gib"]["total"]) for group in best["groups"])
         notes.append(

@@ -8,7 +8,10 @@ from afd_dse.errors import InputError, Problem
 from afd_dse.literature.answer import Answer, evaluator
 from afd_dse.literature.rows import Inputs, Row
 from afd_dse.network import supply
-from afd_dse.network.hardware import SupplyHardware, supply_hardware
+from afd_dse.network.hardware import CATALOGUE, SupplyHardware, supply_hardware
+from afd_dse.spec.profiles import load_profile
+
+_PROFILE = "baidu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,10 @@ def _experts(inputs: Inputs) -> _Experts:
 
 
 def _hardware(inputs: Inputs) -> SupplyHardware:
-    """The named hardware of the paper's profile (or of ``profile``), with the figures that the row states itself."""
+    """The named hardware of the paper's profile (or of ``profile``), with the figures that the row states itself.
+
+    A part that the paper does not count, where the row names no profile, is as the catalogue has it.
+    """
     names = ("hardware", "accelerator")
     rates = {
         "scale_out_bytes_per_s": {"scale_out_gb_s": 1e9, "scale_out_bytes_s": 1.0},
@@ -55,7 +61,10 @@ def _hardware(inputs: Inputs) -> SupplyHardware:
     }
     peaks = {"fp8_tflops": 1e12, "peak_tflops": 1e12, "peak_flops": 1.0}
     if any(inputs.has(name) for name in names):
-        base = supply_hardware(inputs.text(*names), inputs.text("profile", default="baidu"))
+        name, profile = inputs.text(*names), inputs.text("profile", default=_PROFILE)
+        if not inputs.has("profile") and not load_profile(profile).has(name):
+            profile = CATALOGUE
+        base = supply_hardware(name, profile)
         links = base.fabric
         stated = {key: inputs.scaled(units, default=getattr(links, key)) for key, units in rates.items()}
         nodes = inputs.whole("gpus_per_node", "node_gpus", default=links.node_gpus)
@@ -64,6 +73,11 @@ def _hardware(inputs: Inputs) -> SupplyHardware:
     stated = {key: inputs.scaled(units) for key, units in rates.items()}
     fabric = supply.Fabric(**stated, node_gpus=inputs.whole("gpus_per_node", "node_gpus", default=8))
     return SupplyHardware("as stated", "row", fabric, inputs.scaled(peaks), "the row")
+
+
+def _counted(hardware: SupplyHardware) -> str:
+    """Whose figures these are, where they are not the paper's or the row's."""
+    return f"{hardware.name} at the catalogue's line rates" if hardware.profile == CATALOGUE else ""
 
 
 @evaluator
@@ -82,7 +96,7 @@ def hfu_bound(row: Row) -> Answer:
     )
     # The bound does not depend on how many experts a GPU holds, nor on the size of a node.
     inputs.used.update(("num_experts", "experts", "gpus_per_node"))
-    return Answer.of(*(100.0 * found))
+    return Answer.of(*(100.0 * found), note=_counted(hardware))
 
 
 @evaluator
@@ -95,17 +109,23 @@ def hfu_intensity_ratio(row: Row) -> Answer:
         hardware.fabric, inputs.counts("ffn_nodes"), topk=experts.topk, experts=experts.experts
     )
     note = f"boundaries {ends.scale_out_full:g}, {ends.no_reuse:g}, {ends.one_expert:g} FFN nodes"
+    note = "; ".join(text for text in (note, _counted(hardware)) if text)
     return Answer.of(*found, note=note)
 
 
 @evaluator
 def node_discrete_efficiency(row: Row) -> Answer:
-    """Throughput per node that is left when expert imbalance is met by whole attention nodes."""
+    """Throughput per node that is left when expert imbalance is met by whole attention nodes.
+
+    By fewer requests where the row describes expert parallelism (``EP``) or says ``discrete: false``.
+    """
     inputs = row.inputs
+    whole = not (row.stated(r"\bEP\b|continuous") and not row.stated(r"\bAFD\b|discrete"))
+    whole = bool(inputs.raw("discrete")) if "discrete" in inputs.values else whole
     balance = inputs.positive("sigma", "balance")
     if balance > 1:
         raise InputError(Problem("inputs.sigma", balance, "exceeds 1", "give mean over maximum load"))
-    found = imbalance.node_discrete_efficiency(
-        inputs.whole("N_A", "attention_nodes"), inputs.whole("N_F", "ffn_nodes"), balance
-    )
+    nodes = inputs.whole("N_A", "attention_nodes"), inputs.whole("N_F", "ffn_nodes")
+    loss = imbalance.node_discrete_efficiency if whole else imbalance.continuous_efficiency
+    found = loss(*nodes, balance)
     return Answer.of(float(found))

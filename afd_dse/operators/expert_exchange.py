@@ -18,6 +18,9 @@ from afd_dse.operators.moe import distinct
 from afd_dse.operators.store import load_table
 from afd_dse.spec.accelerator import Accelerator
 
+# NOTE: on NVL72 TensorRT-LLM exchanges tokens over NVLink by a kernel of its own. It was timed on one such machine; on
+# another it says more than DeepEP's kernels, which take 200 µs in one tray of a GB300 and 20 µs on anything else.
+_OVER_NVLINK = ("trtllm",)
 DEEPEP_SMS = 20  # DeepEP's default number of SMs for its normal kernels
 # Bytes an element of each exchange type takes on the wire, scales included. NOTE: what vLLM's `default` moves is not
 # stated; on the same kernels it takes longer than TensorRT-LLM's bfloat16 rows, so it cannot be a narrower type.
@@ -258,17 +261,20 @@ class ExchangeFamily:
             "moe_a2a": lambda rows, _: _moe_a2a(rows, phase, "_ll" if low_latency else "_ht"),
         }
         order = sources(self._accelerator, self._framework, "bfloat16")
-        for place, framework in dict.fromkeys((source.accelerator, source.framework) for source in order):
+        places = dict.fromkeys((source.accelerator, source.framework) for source in order)
+        tables = [(place, framework, op) for place, framework in places for op in readers]
+        if self._framework in _OVER_NVLINK:
+            tables.sort(key=lambda table: table[2] != "trtllm_alltoall")
+        for place, framework, op in tables:
             rates = rates_of(place, self._reference)
             # A fabric of another reach says nothing here: NVL72 exchanges don't stand for those of an HGX node.
             if rates.scale_up_gpus != self._accelerator.scale_up_gpus:
                 continue
-            for op, read in readers.items():
-                frame = load_table(place, framework, op)
-                rows = None if frame is None else read(frame, rates)
-                if rows is not None and len(rows):
-                    own = place == self._accelerator.tables and framework == self._framework
-                    yield ExchangeTable(rows, rates, low_latency, own)
+            frame = load_table(place, framework, op)
+            rows = None if frame is None else readers[op](frame, rates)
+            if rows is not None and len(rows):
+                own = place == self._accelerator.tables and framework == self._framework
+                yield ExchangeTable(rows, rates, low_latency, own)
 
     def latency(
         self,

@@ -288,7 +288,13 @@ class _Maker:
 def _at_context(scenario: Scenario, context: float) -> Scenario:
     """The scenario with every decoding sequence at ``context`` tokens; operator tables are shared."""
     workload = replace(
-        scenario.workload, isl=max(context - 0.5, 0.5), osl=1.0, prefix=0.0, isl_cv=0.0, osl_cv=0.0
+        scenario.workload,
+        isl=max(context - 0.5, 0.5),
+        osl=1.0,
+        prefix=0.0,
+        isl_cv=0.0,
+        osl_cv=0.0,
+        slot_load=None,
     )
     other = replace(scenario, workload=workload)
     vars(other)["databases"] = scenario.databases

@@ -293,6 +293,15 @@ def job_warnings(job: Job) -> list[str]:
     found = list(job.notes)
     if job.slo.is_open:
         found.append("slo: no limit is set, so the answer may make users wait as long as it pleases")
+    # NOTE: models belong to the next room; read on demand, so that validation alone stays light.
+    from afd_dse.architecture.catalogue import served_by
+
+    serving = served_by(job.model)
+    if serving and job.framework not in serving:
+        found.append(
+            f"framework: {job.framework} does not serve {job.model}, and its kernels were not made for it; served by "
+            f"{', '.join(serving)}"
+        )
     for index, pool in enumerate(job.cluster.pools):
         accelerator, where = pool.resolved, f"cluster.pools[{index}]"
         if accelerator.tables is None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import operator_db_root, parse_yaml
+from afd_dse.spec.catalogue import load_accelerator
 from afd_dse.spec.suggest import choose, normalised
 
 
@@ -24,6 +25,20 @@ class PublishedHardware(BaseModel):
     node_gpus: int = 8
     usd_per_gpu_hour: float | None = None
 
+    @classmethod
+    def of_catalogue(cls, name: str, field: str = "hardware") -> "PublishedHardware":
+        """A part as the catalogue of accelerators has it, by its peak of eight-bit types where it computes in them."""
+        part = load_accelerator(name, field)
+        return cls(
+            name=part.name,
+            peak_flops=part.peak_flops.get("fp8", part.peak_flops["bfloat16"]),
+            hbm_bytes_per_s=part.hbm_bytes_per_s,
+            scale_up_bytes_per_s=part.scale_up_bytes_per_s,
+            scale_out_bytes_per_s=part.scale_out_bytes_per_s,
+            node_gpus=part.node_gpus,
+            usd_per_gpu_hour=part.usd_per_gpu_hour,
+        )
+
 
 class PublishedProfile(BaseModel):
     """All parts of one paper, by name in its order, and where they come from."""
@@ -38,11 +53,19 @@ class PublishedProfile(BaseModel):
         """A part by name, with or without its form factor; InputError with the names that there are."""
         wanted = normalised(name)
         for known, part in self.hardware.items():
-            if wanted in (known, f"{known}sxm", f"{known}nvl72"):
+            if wanted in (known, f"{known}sxm", f"{known}nvl72", f"ascend{known}"):
                 return part
         raise InputError(
             Problem(field, name, f"is not in the profile {self.name}", choose(name, self.hardware))
         )
+
+    def has(self, name: str) -> bool:
+        """Whether :meth:`part` finds ``name``."""
+        try:
+            self.part(name)
+        except InputError:
+            return False
+        return True
 
 
 def profile_names() -> tuple[str, ...]:

@@ -82,6 +82,7 @@ BAD = {
     "deployment a job": (["estimate", "JOB", "JOB"], "model: unknown key"),
     "unknown model": (["models", "GPT-9"], "model: is not in the catalogue"),
     "unknown table": (["db", "show", "b200_sxm/trtllm/gem"], "TABLE: no such table"),
+    "table of nothing": (["db", "show", "zzz"], "(got 'zzz'); `afd-dse db list` shows what there is"),
     "no such wheel": (["db", "import", "--wheel", "nope.whl"], "--wheel: no such file"),
 }
 

@@ -79,6 +79,17 @@ def test_hfu_on_the_terminal_shows_regimes_and_the_stage(
     assert "plotly" in plot.read_text()
 
 
+@pytest.mark.parametrize("more", [(), ("--tpot-ms", "50")])
+def test_the_table_of_hfu_fits_a_terminal_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run("hfu", "--model", "deepseek-v3", "--accelerator", "h800", "--profile", "baidu", *more)
+    rows = [line for line in done.stdout.splitlines() if " % " in line]
+    assert len(rows) == 7
+    assert all(line.rstrip().endswith(("full", "shrinks", "shrink", "one expert")) for line in rows)
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

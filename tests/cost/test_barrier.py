@@ -2,6 +2,8 @@
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ from hypothesis import strategies as st
 
 from afd_dse.cost.barrier import kv_excess
 from afd_dse.cost.engines import decode_alone
+from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
 from afd_dse.spec.cells import parse_partition
+from afd_dse.spec.load import load_job
 from tests.strategies import block, build, layout, scenario, scenario_names, seeds
 
 AFD = parse_partition("PA PF | DA | DF")
@@ -84,3 +88,33 @@ def test_a_larger_batch_never_makes_a_step_much_faster(name: str, seed: int, cv:
     for smaller, larger in itertools.pairwise(steps):
         # Measured kernels are not strictly monotone.
         assert (larger >= 0.97 * smaller).all()
+
+
+def test_requests_traced_whole_load_slots_as_they_are_and_not_as_lognormal_ones(tmp_path: Path) -> None:
+    # Long prompts with short answers, short prompts with long ones: a slot rarely holds both.
+    rng = np.random.default_rng(5)
+    prompts = np.where(rng.random(4000) < 0.5, 4000, 200)
+    outputs = np.where(prompts == 200, 900, 20)
+    path = tmp_path / "requests.csv"
+    path.write_text(
+        "input_tokens,output_tokens\n" + "\n".join(f"{p},{d}" for p, d in zip(prompts, outputs, strict=True))
+    )
+
+    def scenario_of(inputs: Any, outputs: Any) -> Scenario:
+        return scenario_from_job(
+            load_job(
+                {
+                    "model": "qwen3-30b-a3b",
+                    "cluster": {"pools": [{"name": "main", "accelerator": "h200", "count": 8}]},
+                    "workload": {"input_tokens": inputs, "output_tokens": outputs, "prefix_tokens": 64},
+                }
+            )
+        )
+
+    traced, steps = scenario_of({"trace": str(path)}, {"trace": str(path)}), outputs.sum()
+    # Every step of every request is seen once: the slots' loads, one by one.
+    mean = sum(d * p + d * (d - 1) / 2 for p, d in zip(prompts, outputs, strict=True)) / steps
+    assert traced.kv_load[0] == pytest.approx(64 + mean)
+    assert traced.decode_context == traced.kv_load[0]
+    apart = scenario_of({"trace": str(path)}, float(outputs.mean()))
+    assert apart.kv_load[0] > 2.0 * traced.kv_load[0]

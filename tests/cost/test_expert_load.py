@@ -64,6 +64,21 @@ def test_skewed_routing_agrees_with_simulation(placement: Placement, exponent: f
     assert found == pytest.approx(busiest.mean(), rel=0.04)
 
 
+@pytest.mark.parametrize("exponent", [0.0, 1.0])
+@pytest.mark.parametrize("tokens", [1, 2, 8])
+def test_a_handful_of_tokens_agrees_with_simulation_with_copies_too(exponent: float, tokens: int) -> None:
+    rng = np.random.default_rng(tokens)
+    popularity, topk, ranks, redundant = power_law_popularity(64, exponent), 8, 16, 16
+    counts = _routed(popularity, topk, tokens, 600, rng)
+    placed = place_experts(popularity, ranks, redundant=redundant, placement="balanced")
+    held = np.zeros((len(counts), len(placed.expert)), dtype=np.int64)
+    for expert, copies in enumerate(placed.copies):
+        held[:, placed.expert == expert] = rng.multinomial(counts[:, expert], np.full(copies, 1 / copies))
+    busiest = np.stack([held[:, placed.rank == r].sum(axis=1) for r in range(ranks)]).max(axis=0)
+    found = expected_busiest_rank(tokens, popularity, topk, ranks, redundant=redundant, placement="balanced")
+    assert found == pytest.approx(busiest.mean(), rel=0.06)
+
+
 def test_random_placement_lies_between_balanced_and_the_worst() -> None:
     popularity = power_law_popularity(128, 1.0)
     found = {

@@ -11,6 +11,7 @@ from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.memory import (
     TERMS,
+    GroupMemory,
     group_memory,
     kv_bytes,
     kv_bytes_of_request,
@@ -419,3 +420,9 @@ def test_experts_alone_hold_their_share_of_the_copies_and_next_to_attention_all_
     alone = (Cell.PF, Cell.DF)
     # Eight GPUs that are sent one rank's tokens get an eighth of its copies each.
     assert held(8, alone) == pytest.approx(4096 / 8 * 8 * (3 * 7168 + 6 * 2048))
+
+
+def test_a_group_without_any_budget_has_no_room_at_all() -> None:
+    held = GroupMemory({"weights": np.array([1.0, 1.0, 1.0])}, np.array([0.0, -2.0, 4.0]))
+    with np.errstate(all="raise"):
+        np.testing.assert_array_equal(held.slack, [-np.inf, -np.inf, 0.75])

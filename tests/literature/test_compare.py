@@ -83,6 +83,13 @@ def test_an_order_is_judged_on_the_names_that_both_know() -> None:
     assert not verdict(published, "order", "pool", kind="direction")
 
 
+def test_an_order_knows_the_names_of_one_system_as_one() -> None:
+    ours = "shared expert pool > PDMux > PD > colocated > chunked"
+    assert verdict("ExpertPlex > DistServe > Sarathi-Serve", "order", ours, kind="direction")
+    assert not verdict("DistServe > ExpertPlex", "order", ours, kind="direction")
+    assert not verdict("some system > another", "order", ours, kind="direction")
+
+
 def test_a_split_is_judged_by_its_heavier_side() -> None:
     assert verdict("2A+126F; 28A+4F x 4", "FFN-heavy / attention-heavy", "8A24F", "30A2F", kind="direction")
     assert not verdict("2A+126F", "FFN-heavy", "16A16F", kind="direction")

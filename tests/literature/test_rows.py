@@ -41,7 +41,7 @@ def test_numbers_that_the_inputs_leave_out_are_read_from_the_description() -> No
         row("nothing").listed("B", "batch")
 
 
-@pytest.mark.parametrize("value", [True, "3", None, float("inf"), [1]])
+@pytest.mark.parametrize("value", [True, "three", "", None, float("inf"), [1]])
 def test_what_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(InputError, match=r"inputs\.x"):
         Inputs({"x": value}).number("x")

@@ -74,6 +74,7 @@ OTHERS: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ("hfu_intensity_ratio", {"model": "qwen3-coder-480b", "hardware": "h100", "ffn_nodes": 20}, "2.78", "exact"),
     ("node_discrete_efficiency", {"N_A": 4, "N_F": 2, "sigma": 0.7}, "0.84", "0.001"),
+    ("node_discrete_efficiency", {"N_A": 4, "N_F": 2, "sigma": 0.7, "discrete": False}, "0.875", "exact"),
     ("ffn_utilisation", {"peak_tflops": 989, "hbm_tb_s": 3.35, "experts": 16, "topk": 4}, "295.2; 73.8; 0.25", "0.1%"),
     ("ffn_full_batch", {"model": "deepseek-v3", "peak_tflops": 312, "hbm_tb_s": 2}, "4992", "exact"),
     ("min_micro_batches", {"Tc_over_Tf": 0.5}, "3", "exact"),
@@ -93,6 +94,25 @@ OTHERS: list[tuple[str, dict[str, Any], str, str]] = [
     ("min_sparsity", {"hardware": "910b", "hidden": 7168, "layers": 61, "nics": "8x200Gb/s"}, "0.0344", "1%"),
     ("stage_budget", {"hbm_gb_s": 1000, "stage_us": 100, "linear_weight_mb": 50, "model": "qwen3-235b-a22b"},
      "100 MB; 50 MB; 48.8K", "0.1%"),
+    ("min_sparsity", {"hardware": "Ascend 910B", "model": "step-3", "nics": "8x200Gb/s"}, "0.0344", "1%"),
+    ("min_sparsity", {"peak_tflops": 280, "hbm_gb_s": 1600, "hidden": 7168, "layers": 61, "nics": "8x200Gb/s"},
+     "0.0344", "1%"),
+    # Not in the paper's profile, hence as the catalogue has it: 4,500 TFLOPS over 7.7 TB/s against 1,980 over 3.35.
+    ("min_sparsity", {"hardware": "b200", "hidden": 7168, "layers": 61, "nics": "8x400Gb/s"}, "0.0575", "1%"),
+    ("hfu_bound", {"model": "kimi-k2", "hardware": "gb300", "ffn_nodes": 4}, "73.7", "0.1%"),
+    # Numbers as text, one instead of a list, names of other spellings.
+    ("hfu_bound",
+     {"moe_intermediate_size": "2048", "top_k": "8", "experts": 256, "peak_tflops": "1,979", "scale_out_gb_s": "50",
+      "scale_up_gb_s": 360, "ffn_nodes": "2"}, "41.39", "exact"),
+    ("operator_counts", {"model": "kimi-k2", "context": "4K"}, "1.439e8; 3.684e10; 1.234e10; 4.836e10", "0.1%"),
+    ("ffn_full_batch", {"num_experts": 64, "top_k": 8, "peak_tflops": 312, "hbm_gb_s": 2000}, "1248", "exact"),
+    ("throughput_identity", {"M": 3, "batch": "100", "step_ms": 30, "N": 1}, "2500", "exact"),
+    ("stage_budget", {"device": "h20", "stage_us": 100, "linear_weight_mb": 67}, "400 MB; 333 MB; 650.4K", "0.1%"),
+    ("best_device_per_role",
+     {"columns": ["price", "GB/s", "TFLOPS"],
+      "candidates": {"a": {"price": 1, "GB/s": 900, "TFLOPS": 100}, "b": ["2", "1000", "300"]}}, "a; b", "exact"),
+    ("best_decode_cost", {"models": "step-3", "usd_per_hour": {"h800": "2.0"}}, "0.0632", "1%"),
+    ("decode_cost", {"model": "glm-4.5", "part": "ffn", "usd_per_hour": {"b200": 4.0}}, "0.00961", "1%"),
     ("decode_cost", {"tokens": 100, "hidden": 1000, "bytes_per_element": 3, "window_us": 100}, "24", "exact"),
     ("decode_cost", {"model": "step-3", "part": "ffn", "usd_per_hour": {"h800": 4.0}}, "0.0299", "1%"),
     ("best_decode_cost", {"models": ["step-3"], "usd_per_hour": {"h800": 2.0}}, "0.0632", "1%"),
@@ -106,6 +126,39 @@ def test_rows_with_other_inputs_work_too(
 ) -> None:
     found = answered(tmp_path, evaluator=evaluator, inputs=inputs, expected=expected, tolerance=tolerance)
     assert found["ok"], found
+
+
+def test_a_device_that_the_inputs_leave_out_is_read_from_the_description_or_the_name(tmp_path: Path) -> None:
+    inputs = {"hidden": 7168, "layers": 61, "nics": "8x400Gb/s"}
+    asked = {"evaluator": "min_sparsity", "inputs": inputs}
+    for named in ({"id": "S4-h20-b"}, {"quantity": "smallest sparsity on H20"}):
+        assert answered(tmp_path, **asked, **named, expected="0.00728")["ok"]
+    refused = answered(tmp_path, **asked, expected="0.00728")
+    assert refused["ours"] is None
+    assert "inputs.hardware: is missing; name the device" in refused["note"]
+
+
+def test_modes_are_compared_under_the_names_that_the_row_gives_them(tmp_path: Path) -> None:
+    inputs = {
+        "hardware": "h20", "gpus": 8, "model": "qwen3-30b-a3b", "isl": 512, "osl": 128, "tpot_ms": 50,
+        "modes": ["DistServe", "chunked prefill"], "space": "quick",
+    }  # fmt: skip
+    found = answered(tmp_path, evaluator="mode_order", inputs=inputs, expected="chunked > PD")
+    assert found["ok"], found
+    inputs["modes"] = ["DistServe", "teleportation"]
+    assert (
+        "teleportation" in answered(tmp_path, evaluator="mode_order", inputs=inputs, expected="x > y")["note"]
+    )
+
+
+def test_a_mode_that_no_layout_fits_is_infeasible_with_its_reason(tmp_path: Path) -> None:
+    inputs = {
+        "hardware": "h20", "gpus": 2, "model": "qwen3-30b-a3b", "isl": 512, "osl": 128,
+        "modes": ["colocated", "pd_afd"], "space": "quick",
+    }  # fmt: skip
+    found = answered(tmp_path, evaluator="feasibility", inputs=inputs, expected="feasible; infeasible")
+    assert found["ok"], found
+    assert "pd_afd: " in found["note"]
 
 
 def test_what_inputs_leave_out_is_read_from_the_description(tmp_path: Path) -> None:
@@ -213,3 +266,18 @@ def test_the_page_shows_todays_answers() -> None:
 @pytest.mark.slow
 def test_the_page_shows_todays_answers_of_searches_too() -> None:
     assert stale_lines(searched=True) == {}, RENEW
+
+
+def test_a_model_that_the_default_framework_does_not_serve_gets_the_kernels_of_one_that_does(
+    tmp_path: Path,
+) -> None:
+    # TensorRT-LLM falls back to a kernel that reads the cache once per query head where more than 32 share a key head.
+    asked = {"model": "step-3", "batch": 256, "gpus": 4, "context": 8192, "device": "h800"}
+    ours = [
+        answered(tmp_path, evaluator="attention_layer_latency", inputs=asked | framework, expected="281")[
+            "ours"
+        ]
+        for framework in ({}, {"framework": "vllm"}, {"framework": "trtllm"})
+    ]
+    assert ours[0] == ours[1]
+    assert ours[2] > 5.0 * ours[0]

@@ -302,3 +302,23 @@ def test_neighbouring_counts_are_weighted_by_their_logarithm() -> None:
     np.testing.assert_allclose(weights[2], [0.5, 0.5])
     assert keys[0].tolist() == [0, 0]
     assert keys[3].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(("framework", "least", "most"), [("trtllm", 4.0, 60.0), ("sglang", 1.0, 2.0)])
+@pytest.mark.parametrize("accelerator", ["h200_sxm", "b200_sxm"])
+def test_beyond_32_query_heads_a_key_head_one_framework_falls_back(
+    accelerator: str, framework: str, least: float, most: float
+) -> None:
+    # Its grouped kernels end at 32; the one that it falls back to reads the cache once for every query head.
+    shape = {
+        "kv_heads": 1,
+        "head_dim": 128,
+        "window": 0,
+        "kv_dtype": "bfloat16",
+        "batch": 64,
+        "context": 4096,
+    }
+    asked = database(accelerator, framework)
+    fewer, more = (asked.generation_attention(heads=heads, **shape) for heads in (32, 64))
+    assert more.provenance == Provenance.MEASURED
+    assert least < float(more.seconds / fewer.seconds) < most

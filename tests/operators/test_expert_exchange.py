@@ -201,3 +201,15 @@ def test_faster_links_are_never_slower(tokens: float, ep: int, faster: float) ->
     base, _ = ask(SHARED, "dispatch", tokens_per_rank=tokens, ep=ep)
     found, _ = ask(wide, "dispatch", tokens_per_rank=tokens, ep=ep)
     assert found.seconds <= base.seconds * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("phase", ["dispatch", "combine"])
+@pytest.mark.parametrize("ep", [4, 8, 32])
+def test_one_nvl72_exchanges_about_as_fast_as_another(phase: str, ep: int) -> None:
+    # DeepEP's kernels, the only ones timed under TensorRT-LLM on a GB300, take ten times as long in one tray.
+    there, here = (
+        ask(OperatorDatabase(load_accelerator(name), "trtllm"), phase, ep=ep)[0]
+        for name in ("gb200", "gb300")
+    )
+    np.testing.assert_allclose(here.seconds, there.seconds, rtol=0.1)
+    assert (here.provenance == Provenance.BORROWED).all()

@@ -16,7 +16,7 @@ TIB = 2.0**40
 def test_every_accelerator_that_the_project_promises_is_there() -> None:
     assert set(accelerator_names()) >= {
         "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300",
-        "h20", "h800", "a100_sxm", "a800", "l20", "l40s",
+        "h20", "h800", "a100_sxm", "a800", "l20", "l40s", "ascend_910b", "ascend_910c",
     }  # fmt: skip
 
 

@@ -65,6 +65,12 @@ def test_the_interface_example_is_a_job(tmp_path: Path) -> None:
     assert job_warnings(read) == []
 
 
+def test_a_framework_that_does_not_serve_the_model_is_warned_of() -> None:
+    said = job_warnings(load_job(job(model="step-3", slo={"tpot_ms": 50})))
+    assert any("trtllm does not serve step-3" in note and "vllm, sglang" in note for note in said)
+    assert job_warnings(load_job(job(model="step-3", framework="vllm", slo={"tpot_ms": 50}))) == []
+
+
 def test_what_is_not_said_takes_the_documented_defaults() -> None:
     read = load_job(job())
     assert read.framework == "trtllm"
