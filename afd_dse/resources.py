@@ -1,5 +1,6 @@
 """Where the data that ships with the package lies (operator database, search spaces), and how its files are read."""
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +34,18 @@ def parse_yaml(text: str | bytes) -> Any:
     Raises ``yaml.YAMLError``.
     """
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what arrays free, instead of returning it to the system and asking for it again.
+
+    A block of candidates makes thousands of arrays of a few hundred kB; mapping and zeroing their pages takes longer
+    than computing them. Only glibc has these knobs; elsewhere nothing happens.
+    """
+    mmap_threshold, trim_threshold, top_pad = -3, -1, -2
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return
+    for knob, size in ((mmap_threshold, 2**25), (trim_threshold, 2**31 - 1), (top_pad, 2**26)):
+        mallopt(knob, size)

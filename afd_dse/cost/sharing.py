@@ -18,6 +18,7 @@ from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Partition, Phase
 KERNEL_SHARE_OF_STATION = 0.5
 # Secant steps of the fixed point of interference: converged to rounding on random candidates after five.
 INTERFERENCE_ITERATIONS = 6
+CONVERGED = 1e-13
 # Requests/s at which every shared GPU is busy with prefill whenever decode arrives.
 ALWAYS_BUSY = 1e12
 
@@ -224,6 +225,8 @@ def _balanced_rate(start: FloatArray, response: Callable[[FloatArray], FloatArra
     slope = np.full(len(x), -1.5)
     for _ in range(INTERFERENCE_ITERATIONS):
         step = -f / slope
+        if not (np.abs(step) > CONVERGED).any():
+            break
         x_next = x + step
         f_next = np.log(response(np.exp(x_next))) - x_next
         moved = np.abs(step) > 1e-13

@@ -7,6 +7,7 @@ import numpy as np
 
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.from_job import scenario_from_job
+from afd_dse.resources import keep_freed_memory
 from afd_dse.results.breakdown import breakdown
 from afd_dse.results.confirm import confirm as confirmed
 from afd_dse.results.confirm import confirmations_asked, with_confirmations
@@ -37,6 +38,7 @@ def optimize(
     the nearest misses.
     """
     job = job if isinstance(job, Job) else load_job(job)
+    keep_freed_memory()
     scenario = scenario_from_job(job)
     asked = job.search
     outcome = search(

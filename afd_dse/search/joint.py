@@ -127,10 +127,11 @@ def refine_batch(
     start = found.candidates.take(rows)
     low: FloatArray = start.number("batch_size")
 
-    def holds(tried: IntArray, batch: FloatArray) -> npt.NDArray[np.bool_]:
-        return evaluate(scenario, start.take(tried).replace(batch_size=batch)).feasible
+    def margins(tried: IntArray, batch: FloatArray) -> FloatArray:
+        slack = evaluate(scenario, start.take(tried).replace(batch_size=batch)).slack
+        return np.asarray(slack.min(axis=1))
 
-    final = start.replace(batch_size=largest_holding(low, low * ratio, holds))
+    final = start.replace(batch_size=largest_holding(low, low * ratio, margins))
     return Found(final, evaluate(scenario, final))
 
 
