@@ -8,7 +8,7 @@ from afd_dse.search.crossing import evaluations, largest_holding
 
 
 @given(st.lists(st.tuples(st.floats(0.5, 4096.0), st.floats(0.02, 0.98)), min_size=1, max_size=20))
-def test_a_smooth_crossing_is_found_to_a_ten_thousandth_of_the_step(
+def test_a_smooth_crossing_is_found_to_two_hundredths_of_the_step(
     layouts: list[tuple[float, float]],
 ) -> None:
     low, share = (np.array(column) for column in zip(*layouts, strict=True))
@@ -23,7 +23,7 @@ def test_a_smooth_crossing_is_found_to_a_ten_thousandth_of_the_step(
 
     found = largest_holding(low, low * ratio, margins)
     assert (found <= crossing).all()
-    assert np.log(crossing / found).max() <= 1e-3 * np.log(ratio)
+    assert np.log(crossing / found).max() <= 0.02 * np.log(ratio)
     assert asked == evaluations(len(low))
 
 
