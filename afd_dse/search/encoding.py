@@ -9,7 +9,7 @@ from scipy.spatial import cKDTree
 
 from afd_dse.cost.columns import ALL_COLUMNS, PHASES, Candidates
 from afd_dse.cost.scenario import Scenario
-from afd_dse.operators.latency import IntArray
+from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.layouts import GroupOptions, Sharing, group_options, sharings, with_sharing
 from afd_dse.search.space import Grid, Space
 from afd_dse.spec.cells import ATTENTION_CELL, Cell, Partition, Phase, phase_of
@@ -47,17 +47,19 @@ class _Group:
     """The cuts of one group: the parameters that choose among them, and their positions [cuts, parameters]."""
 
     part: int
-    fields: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    values: Mapping[str, IntArray]
     names: tuple[str, ...]
     positions: IntArray
     table: dict[str, IntArray]
+    scale: FloatArray
+    tree: cKDTree | None
 
     def nearest(self, wanted: IntArray) -> IntArray:
         """Row of the legal cut nearest to every row of ``wanted`` [n, parameters]."""
-        if not self.names:
+        if self.tree is None:
             return np.zeros(len(wanted), dtype=np.int64)
-        scale = np.array([_FIELDS[field] for field in self.fields])
-        found: IntArray = cKDTree(self.positions * scale).query(wanted * scale, p=1)[1].astype(np.int64)
+        found: IntArray = self.tree.query(wanted * self.scale, p=1)[1].astype(np.int64)
         return found
 
 
@@ -73,18 +75,17 @@ def _parts(scenario: Scenario, space: Space, partition: Partition) -> tuple[tupl
     )
 
 
-def _group(part: int, number: int, table: dict[str, IntArray]) -> tuple[_Group, list[Parameter]]:
-    values = {name: np.unique(table[name]) for name in _FIELDS}
-    fields = tuple(name for name in _FIELDS if len(values[name]) > 1)
+def _group(
+    part: int, number: int, cells: tuple[Cell, ...], table: dict[str, IntArray]
+) -> tuple[_Group, list[Parameter]]:
+    values = {name: found for name in _FIELDS if len(found := np.unique(table[name])) > 1}
+    fields = tuple(values)
     names = tuple(f"group_{part}_{number}_{name}" for name in fields)
-    positions = [np.searchsorted(values[name], table[name]) for name in fields]
-    group = _Group(
-        part,
-        fields,
-        names,
-        np.stack(positions, axis=1) if positions else np.zeros((len(table["gpus"]), 0), dtype=np.int64),
-        table,
-    )
+    columns = [np.searchsorted(values[name], table[name]) for name in fields]
+    positions = np.stack(columns, axis=1) if fields else np.zeros((len(table["gpus"]), 0), dtype=np.int64)
+    scale = np.array([_FIELDS[name] for name in fields])
+    tree = cKDTree(positions * scale) if fields else None
+    group = _Group(part, cells, values, names, positions, table, scale, tree)
     parameters = [
         Parameter(name, len(values[field]), field in _UNORDERED)
         for name, field in zip(names, fields, strict=True)
@@ -101,6 +102,26 @@ def _cut_of(candidate: Mapping[str, Any], group: tuple[Cell, ...]) -> tuple[int,
             cut[name] = int(candidate[f"{phase}_{name}"])
         cut["pool"] = int(candidate[f"{phase}_{'attention' if attention else 'ffn'}_pool"])
     return tuple(cut[name] for name in _CUT)
+
+
+def _decode_cut(units: Candidates, cells: tuple[Cell, ...]) -> dict[str, IntArray]:
+    """How a group of these cells is cut if it follows the decode cells on its sides; attention goes first."""
+    attention = any(cell in ATTENTION_CELL for cell in cells)
+    ffn = {f: units.integer(f"decode_{f}") for f in ("moe_tp", "ep", "redundant", "expert_policy")}
+    own = {f: units.integer(f"decode_{f}") for f in ("tp", "dp", "cp", "pp")}
+    if (Cell.DF in cells and Cell.DA not in cells) or not attention:
+        # Attention that comes to the experts of decode has as many ranks as they.
+        size, pool = ffn["moe_tp"] * ffn["ep"], units.integer("decode_ffn_pool")
+        own |= {"tp": np.ones_like(size), "cp": np.ones_like(size), "pp": np.ones_like(size)}
+    else:
+        size, pool = own["tp"] * own["dp"] * own["cp"] * own["pp"], units.integer("decode_attention_pool")
+    return own | ffn | {"gpus": size, "pool": pool}
+
+
+def _nearest(values: IntArray, wanted: IntArray) -> IntArray:
+    """Position in ``values`` of the one nearest to each of ``wanted`` [n]."""
+    found: IntArray = np.abs(values[None, :] - wanted[:, None]).argmin(axis=1).astype(np.int64)
+    return found
 
 
 def _position(values: Iterable[Any], wanted: Any) -> int | None:
@@ -137,8 +158,8 @@ class SampledSpace:
         for part, (options, own) in enumerate(self._parts):
             found.append(Parameter(f"micro_batches_{part}", len(own.micro_batches)))
             found.append(Parameter(f"replicas_{part}", self._most, steps=shares))
-            for number, table in enumerate(options.tables):
-                group, parameters = _group(part, number, table)
+            for number, (cells, table) in enumerate(zip(options.groups, options.tables, strict=True)):
+                group, parameters = _group(part, number, cells, table)
                 self._groups.append(group)
                 found += parameters
         self.empty = any(not len(group.table["gpus"]) for group in self._groups)
@@ -187,13 +208,14 @@ class SampledSpace:
             }
             for g in self._groups
         ]
-        members = [group for options, _ in self._parts for group in options.groups]
         found: list[dict[str, int]] = []
         picks: list[list[int]] = []
         repeats: list[list[int]] = []
         for row in range(len(candidates)):
             one = {name: column[row] for name, column in candidates.columns.items()}
-            own = [known.get(_cut_of(one, group)) for known, group in zip(cuts, members, strict=True)]
+            own = [
+                known.get(_cut_of(one, group.cells)) for known, group in zip(cuts, self._groups, strict=True)
+            ]
             values: dict[str, int | None] = {
                 "chunk": _position(self._chunks, one["chunk_tokens"]),
                 "policy": _position(self._ways, Sharing(int(one["policy"]), float(one["decode_share"]))),
@@ -228,6 +250,31 @@ class SampledSpace:
             fewer = np.maximum(fitting - wanted[:, part], 0)
             self._write(rows, f"replicas_{part}", -(-fewer * self._most // fitting))
         return rows
+
+    def around_decode(self, units: Candidates) -> IntArray:
+        """Canonical parameter sets in which the decode cells are cut as in ``units`` [n, parameters].
+
+        Cells of prefill follow those of decode on their side; as many replicas as fit; every way to share, with the
+        smallest and the largest chunk.
+        """
+        chunk, way = np.meshgrid([0, len(self._chunks) - 1], np.arange(len(self._ways)))
+        repeated = units.take(np.repeat(np.arange(len(units)), way.size))
+        rows = np.zeros((len(repeated), len(self.parameters)), dtype=np.int64)
+        self._write(rows, "policy", np.tile(way.reshape(-1), len(units)))
+        self._write(rows, "chunk", np.tile(chunk.reshape(-1), len(units)))
+        for part, (_, grid) in enumerate(self._parts):
+            listed = np.asarray(grid.micro_batches, dtype=np.int64)
+            self._write(
+                rows, f"micro_batches_{part}", _nearest(listed, repeated.integer("decode_micro_batches"))
+            )
+        if self.batch_ratio > 1.0:
+            octaves = np.log(repeated.number("batch_size") / self._first) / np.log(self.batch_ratio)
+            self._write(rows, "load", np.rint(LOAD_STEPS * octaves).astype(np.int64))
+        for group in self._groups:
+            cut = _decode_cut(repeated, group.cells)
+            for name, field in zip(group.names, group.values, strict=True):
+                self._write(rows, name, _nearest(group.values[field], cut[field]))
+        return self.canonical(rows)
 
     def _read(self, rows: IntArray, name: str) -> IntArray:
         """A parameter's column; zero where only one value is possible."""

@@ -19,7 +19,8 @@ def moves(space: SampledSpace) -> IntArray:
     """Differences that lead to a neighbour [moves, parameters].
 
     One parameter by its natural steps, or several that belong together: all groups one size up or down; a group's size
-    with its TP (so that attention-DP stays); size, TP or pool with the load that each rank then holds.
+    with its TP (so that attention-DP stays); size, TP or pool with the load that each rank then holds; the way to share
+    with the chunk that suits it.
     """
     index, load = space.index, space.index.get("load")
     found: list[dict[int, int]] = []
@@ -44,6 +45,10 @@ def moves(space: SampledSpace) -> IntArray:
             found += [{n: sign, load: sign * change * LOAD_STEPS} for n in ending["_tp"] for change in (1, 2)]
             found += [{n: 1, load: 2 * sign * LOAD_STEPS} for n in ending["_pool"]]
     found.append(dict.fromkeys(ending["_pool"], 1))
+    if "policy" in index and "chunk" in index:
+        policy, chunk = index["policy"], index["chunk"]
+        changes = {sign * size for size in (1, 2, space.sizes[chunk] - 1) for sign in (-1, 1)}
+        found += [{policy: n, chunk: c} for n in range(1, space.sizes[policy]) for c in sorted(changes)]
     table = np.zeros((len(found), len(space.parameters)), dtype=np.int64)
     for row, changes in enumerate(found):
         for number, change in changes.items():

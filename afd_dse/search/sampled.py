@@ -12,7 +12,7 @@ from scipy.stats import qmc
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.coarse import phase_fronts
+from afd_dse.search.coarse import decode_front, phase_fronts
 from afd_dse.search.encoding import LOAD_STEPS, SampledSpace
 from afd_dse.search.joint import REFINEMENT_STEPS, refine_batch
 from afd_dse.search.moves import (
@@ -33,7 +33,7 @@ from afd_dse.spec.cells import Partition
 
 DEFAULT_TRIALS = 4000
 # Draws that a study without anything better begins with, spread over the whole space.
-SPREAD = 80
+SPREAD = 40
 # How many of the best, and of the front, of a smaller space a study begins with.
 STARTS = 50
 # Share of a generation that are moves from the front; NSGA-II draws the rest.
@@ -43,9 +43,11 @@ ATTEMPTS = 3
 # Evaluations that fill the gaps of the front at the end, as share of the trials.
 FILLED = 0.17
 # Rows of the answer whose load is refined between the steps of the parameters.
-REFINED = 8
+REFINED = 2
 # Units that the thinned space of a start may hold, as share of the trials.
-START_ROWS = 0.5
+START_ROWS = 0.15
+# Most trials that begin from such units, as share of the trials.
+BEGUN = 0.15
 # Near-miss violations are compared on this scale; a worse one says nothing more.
 WORST_VIOLATION = 1e6
 # How many of the least infeasible are moved from while nothing is feasible.
@@ -137,13 +139,19 @@ def search_sampled(
         return None, 0
     wanted = DEFAULT_TRIALS if trials is None else trials
     evaluated = 0
-    if start is None and not partition.is_joint:
+    begin: list[IntArray] = []
+    if start is None and partition.is_joint:
+        units, evaluated = decode_front(scenario, space, partition, int(START_ROWS * wanted))
+        rows = sampled.around_decode(units)
+        some = np.linspace(0, len(rows) - 1, min(len(rows), round(BEGUN * wanted))).astype(np.int64)
+        begin = list(rows[some])
+    elif start is None:
         start, evaluated = phase_fronts(scenario, space, partition, objective, int(START_ROWS * wanted))
     study, done = open_study(scenario, space, partition, seed, journal)
     archive = _Archive(scenario, objective, sampled)
     if done:
         archive.add(list(sampled.canonical(np.stack([read(t, sampled.parameters) for t in done]))))
-    _draw(study, archive, _beginning(archive, start, seed), seed, wanted, progress)
+    _draw(study, archive, [*begin, *_beginning(archive, start, seed)], seed, wanted, progress)
     if not len(archive):
         return None, evaluated
     _fill(archive, round(FILLED * len(archive)))
