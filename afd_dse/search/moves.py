@@ -9,8 +9,8 @@ from afd_dse.search.encoding import LOAD_STEPS, SampledSpace
 
 # Share of the moves that start anywhere on the front, rather than where the gap is large.
 ANYWHERE = 0.3
-# The point of most throughput counts as if the front went on to this multiple of it.
-BEYOND = 1.1
+# Area that counts as open beyond the point of most throughput, as share of the area that it dominates.
+BEYOND = 0.05
 # Fillings of the front evaluated at once.
 FILLED_AT_ONCE = 20
 
@@ -66,11 +66,10 @@ def neighbours(space: SampledSpace, steps: IntArray, row: IntArray) -> IntArray:
     return found[(found != row).any(axis=1)]
 
 
-def gaps(speed: FloatArray, throughput: FloatArray, slowest: float) -> FloatArray:
+def gaps(speed: FloatArray, throughput: FloatArray) -> FloatArray:
     """Area that a front, fastest first, leaves open between each of its points and the next slower one [n]."""
-    width = speed - np.append(speed[1:], slowest)
-    height = np.append(throughput[1:], BEYOND * throughput[-1:]) - throughput
-    result: FloatArray = width * height
+    width, height = speed[:-1] - speed[1:], throughput[1:] - throughput[:-1]
+    result: FloatArray = np.append(width * height, BEYOND * speed[-1:] * throughput[-1:])
     return result
 
 

@@ -26,7 +26,7 @@ from afd_dse.search.moves import (
 )
 from afd_dse.search.objective import Objective
 from afd_dse.search.pareto import front
-from afd_dse.search.pool import Found, keep, pareto_rows, ranking
+from afd_dse.search.pool import Found, keep, pareto_rows, ranking, scores
 from afd_dse.search.space import Space
 from afd_dse.search.study import POPULATION, as_params, open_study, read, sampler, suggest
 from afd_dse.spec.cells import Partition
@@ -38,12 +38,15 @@ SPREAD = 40
 STARTS = 50
 # Share of a generation that are moves from the front; NSGA-II draws the rest.
 MOVED = 0.7
+# Best layouts by the objective that are moved from as well, and how often relative to the front.
+LEADERS = 8
+LED = 0.3
 # Times that NSGA-II is asked for one candidate that is new.
 ATTEMPTS = 3
 # Evaluations that fill the gaps of the front at the end, as share of the trials.
 FILLED = 0.17
-# Rows of the answer whose load is refined between the steps of the parameters.
-REFINED = 2
+# Best layouts whose load is refined up to the limits, as share of the trials.
+REFINED = 0.01
 # Units that the thinned space of a start may hold, as share of the trials.
 START_ROWS = 0.15
 # Most trials that begin from such units, as share of the trials.
@@ -64,6 +67,7 @@ class _Archive:
     rows: list[IntArray] = field(default_factory=list)
     speed: list[float] = field(default_factory=list)
     throughput: list[float] = field(default_factory=list)
+    score: list[float] = field(default_factory=list)
     violation: list[FloatArray] = field(default_factory=list)
     kept: list[Found] = field(default_factory=list)
     known: dict[bytes, int] = field(default_factory=dict)
@@ -89,6 +93,7 @@ class _Archive:
             self.rows.append(row)
         self.speed += metrics["tokens_per_s_per_user"].tolist()
         self.throughput += metrics["tokens_per_s_per_gpu"].tolist()
+        self.score += scores(self.scenario, self.objective, found).tolist()
         self.violation += list(np.clip(-slack, -WORST_VIOLATION, WORST_VIOLATION))
 
     def front(self) -> tuple[IntArray, FloatArray]:
@@ -105,9 +110,18 @@ class _Archive:
             return table[nearest], np.ones(len(nearest))
         speed, throughput = np.array(self.speed)[feasible], np.array(self.throughput)[feasible]
         best = front(speed, throughput)
-        limit = self.scenario.slo.tpot_s
-        slowest = 1.0 / limit if np.isfinite(limit) else 0.0
-        return table[feasible[best]], gaps(speed[best], throughput[best], slowest)
+        return table[feasible[best]], gaps(speed[best], throughput[best])
+
+    def leaders(self, count: int) -> IntArray:
+        """Feasible parameter sets of the best scores, one a layout, at most ``count``."""
+        score = np.array(self.score)
+        ranked = np.argsort(-score, kind="stable")
+        ranked = ranked[np.isfinite(score[ranked])]
+        table = np.stack(self.rows)[ranked]
+        load = self.space.index.get("load")
+        layouts = table if load is None else np.delete(table, load, axis=1)
+        first = np.sort(np.unique(layouts, axis=0, return_index=True)[1]) if len(table) else ranked
+        return table[first[:count]]
 
     def found(self) -> Found:
         """What is worth keeping of all."""
@@ -156,11 +170,16 @@ def search_sampled(
         return None, evaluated
     _fill(archive, round(FILLED * len(archive)))
     found = archive.found() if start is None else Found.join([archive.found(), start])
-    refined = refine_batch(
-        scenario, objective, found, sampled.batch_ratio ** (1.0 / LOAD_STEPS), best=REFINED
-    )
+    refined = _refine(archive, max(round(REFINED * wanted), 2))
     evaluated += len(archive) + (REFINEMENT_STEPS + 1) * len(refined)
     return (Found.join([found, refined]) if len(refined) else found), evaluated
+
+
+def _refine(archive: _Archive, most: int) -> Found:
+    """The best layouts, at most ``most``, at the largest load that the limits admit within a step of the grid."""
+    block = archive.space.decode(archive.leaders(most))
+    best = Found(block, evaluate(archive.scenario, block))
+    return refine_batch(archive.scenario, archive.objective, best, archive.space.batch_ratio)
 
 
 def _beginning(archive: _Archive, start: Found | None, seed: int) -> list[IntArray]:
@@ -194,9 +213,18 @@ def _draw(
         rng = np.random.default_rng([seed, len(archive)])
         if len(chosen) < size and len(archive):
             rows, area = archive.front()
+            leaders = archive.leaders(LEADERS)
+            led = LED / max(len(leaders), 1)
+            chance = np.concatenate([priorities(area), np.full(len(leaders), led)])
             count = min(max(round(MOVED * size), 1), size - len(chosen))
             chosen += drawn_moves(
-                rows, priorities(area), around, archive.holds, rng, count, space.index.get("load")
+                np.concatenate([rows, leaders]),
+                chance / chance.sum(),
+                around,
+                archive.holds,
+                rng,
+                count,
+                space.index.get("load"),
             )
         study.sampler = sampler(seed, len(archive))
         asked = _ask(study, archive, chosen, size)
