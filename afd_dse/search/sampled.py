@@ -9,6 +9,7 @@ import optuna
 from optuna.trial import Trial, TrialState
 from scipy.stats import qmc
 
+from afd_dse.cost.columns import ALL_COLUMNS
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
@@ -28,7 +29,7 @@ from afd_dse.search.objective import Objective
 from afd_dse.search.pareto import front
 from afd_dse.search.pool import Found, keep, pareto_rows, ranking, scores
 from afd_dse.search.space import Space
-from afd_dse.search.study import POPULATION, as_params, open_study, read, sampler, suggest
+from afd_dse.search.study import POPULATION, Study, as_params, open_study, read, sampler, suggest
 from afd_dse.spec.cells import Partition
 
 DEFAULT_TRIALS = 4000
@@ -121,7 +122,8 @@ class _Archive:
         load = self.space.index.get("load")
         layouts = table if load is None else np.delete(table, load, axis=1)
         first = np.sort(np.unique(layouts, axis=0, return_index=True)[1]) if len(table) else ranked
-        return table[first[:count]]
+        leading: IntArray = table[first[:count]]
+        return leading
 
     def found(self) -> Found:
         """What is worth keeping of all."""
@@ -161,11 +163,13 @@ def search_sampled(
         begin = list(rows[some])
     elif start is None:
         start, evaluated = phase_fronts(scenario, space, partition, objective, int(START_ROWS * wanted))
-    study, done = open_study(scenario, space, partition, seed, journal)
+    study = open_study(scenario, space, partition, seed, journal)
     archive = _Archive(scenario, objective, sampled)
-    if done:
-        archive.add(list(sampled.canonical(np.stack([read(t, sampled.parameters) for t in done]))))
-    _draw(study, archive, [*begin, *_beginning(archive, start, seed)], seed, wanted, progress)
+    done = study.finished()
+    for generation in done:
+        archive.add(list(sampled.canonical(np.stack([read(t, sampled.parameters) for t in generation]))))
+    beginning = [*begin, *_beginning(archive, start, seed)]
+    _draw(study, len(done), archive, beginning, seed, wanted, progress)
     if not len(archive):
         return None, evaluated
     _fill(archive, round(FILLED * len(archive)))
@@ -177,8 +181,11 @@ def search_sampled(
 
 def _refine(archive: _Archive, most: int) -> Found:
     """The best layouts, at most ``most``, at the largest load that the limits admit within a step of the grid."""
-    block = archive.space.decode(archive.leaders(most))
-    best = Found(block, evaluate(archive.scenario, block))
+    found = Found.join(archive.kept)
+    ranked = ranking(archive.scenario, archive.objective, found)
+    columns = [found.candidates.number(name)[ranked] for name in ALL_COLUMNS if name != "batch_size"]
+    first = np.sort(np.unique(np.column_stack(columns), axis=0, return_index=True)[1])
+    best = found.take(ranked[first[:most]])
     return refine_batch(archive.scenario, archive.objective, best, archive.space.batch_ratio)
 
 
@@ -196,14 +203,15 @@ def _beginning(archive: _Archive, start: Found | None, seed: int) -> list[IntArr
 
 
 def _draw(
-    study: optuna.Study,
+    study: Study,
+    number: int,
     archive: _Archive,
     beginning: list[IntArray],
     seed: int,
     wanted: int,
     progress: Callable[[int], None],
 ) -> None:
-    """Ask, evaluate and tell generation after generation until ``wanted`` distinct candidates are known."""
+    """Ask, evaluate and tell from generation ``number`` on until ``wanted`` distinct candidates are known."""
     space = archive.space
     around = partial(neighbours, space, moves(space))
     while len(archive) < wanted:
@@ -226,16 +234,19 @@ def _draw(
                 count,
                 space.index.get("load"),
             )
-        study.sampler = sampler(seed, len(archive))
-        asked = _ask(study, archive, chosen, size)
+        study.memory.sampler = sampler(seed, len(archive))
+        asked = _ask(study.memory, archive, chosen, size)
         if not asked:
             break
         archive.add([row for _, row in asked])
+        told = []
         for trial, row in asked:
             position = archive.known[row.tobytes()]
             for name, violation in zip(CONSTRAINTS, archive.violation[position], strict=True):
                 trial.set_constraint(name, float(violation))
-            study.tell(trial, (archive.throughput[position], archive.speed[position]))
+            told.append((trial, (archive.throughput[position], archive.speed[position])))
+        study.finish(number, told)
+        number += 1
         progress(len(asked))
 
 

@@ -3,11 +3,14 @@
 import hashlib
 import json
 import warnings
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import optuna
 from optuna.storages.journal import JournalFileBackend, JournalStorage
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from afd_dse.cost.scenario import Scenario
@@ -21,36 +24,78 @@ from afd_dse.spec.cells import Partition
 POPULATION = 40
 # Part of a study's name: studies of another encoding are not continued.
 _ENCODING = 2
+_DIRECTIONS = (StudyDirection.MAXIMIZE, StudyDirection.MAXIMIZE)
+# Attributes of a trial: number and size of its generation.
+_GENERATION, _SIZE = "afd_dse:generation", "afd_dse:size"
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A study in memory, and the journal that holds its finished generations.
+
+    Generations are written whole, one record a trial: every draw of its own would take dozens of records.
+    """
+
+    memory: optuna.Study
+    journal: optuna.Study | None
+
+    def finished(self) -> list[list[FrozenTrial]]:
+        """The whole generations that the journal holds; what a stopped process has written of another is left out."""
+        if self.journal is None:
+            return []
+        by_number: dict[int, list[FrozenTrial]] = defaultdict(list)
+        for trial in self.journal.get_trials(deepcopy=False, states=[TrialState.COMPLETE]):
+            by_number[trial.user_attrs[_GENERATION]].append(trial)
+        found: list[list[FrozenTrial]] = []
+        while trials := by_number.get(len(found)):
+            size = trials[-1].user_attrs[_SIZE]
+            if len(trials) < size:
+                break
+            found.append(trials[-size:])
+        return found
+
+    def finish(self, number: int, told: list[tuple[Trial, tuple[float, float]]]) -> None:
+        """Tell the values of generation ``number`` and write it to the journal."""
+        trials = []
+        for trial, values in told:
+            trial.set_user_attr(_GENERATION, number)
+            trial.set_user_attr(_SIZE, len(told))
+            trials.append(self.memory.tell(trial, values))
+        if self.journal is not None:
+            self.journal.add_trials(trials)
 
 
 def open_study(
     scenario: Scenario, space: Space, partition: Partition, seed: int, journal: str | None
-) -> tuple[optuna.Study, list[FrozenTrial]]:
-    """The study, new or continued, and the trials it already holds.
+) -> Study:
+    """The study, new or continued.
 
     Its name holds a digest of everything that the answer depends on, so a journal is never continued for another job.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     digest = hashlib.sha256(repr((scenario, space, seed, _ENCODING)).encode()).hexdigest()[:16]
-    storage = None
-    if journal is not None:
-        _refuse_foreign(journal)
+    memory = optuna.create_study(directions=_DIRECTIONS)
+    if journal is None:
+        return Study(memory, None)
+    _refuse_foreign(journal)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         try:
             storage = JournalStorage(JournalFileBackend(journal))
         except OSError as error:
             raise InputError(
                 Problem("search.journal", journal, f"cannot be used: {error}", "give a writable file")
             ) from error
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        study = optuna.create_study(
+        written = optuna.create_study(
             study_name=f"{partition.text} {digest}",
             storage=storage,
-            directions=["maximize", "maximize"],
+            directions=_DIRECTIONS,
             load_if_exists=True,
         )
-    known = [t for t in study.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE]
-    return study, known
+    study = Study(memory, written)
+    for generation in study.finished():
+        memory.add_trials(generation)
+    return study
 
 
 def sampler(seed: int, done: int) -> optuna.samplers.BaseSampler:
