@@ -59,7 +59,7 @@ class _Group:
         """Row of the legal cut nearest to every row of ``wanted`` [n, parameters]."""
         if self.tree is None:
             return np.zeros(len(wanted), dtype=np.int64)
-        found: IntArray = self.tree.query(wanted * self.scale, p=1)[1].astype(np.int64)
+        found: IntArray = np.asarray(self.tree.query(wanted * self.scale, p=1)[1], dtype=np.int64)
         return found
 
 
