@@ -69,11 +69,11 @@ def volume(case: Scenario, found: Found) -> float:
     return float(np.sum((speed - np.append(speed[1:], 1.0 / case.slo.tpot_s)) * throughput))
 
 
-@pytest.mark.parametrize("partition", PARTITIONS, ids=lambda p: p.text)
+@pytest.mark.parametrize("partition", PARTITIONS[::3], ids=lambda p: p.text)
 def test_sampling_reaches_nearly_the_best_of_a_small_space(partition: Partition) -> None:
     exact = search(CASE, SMALL, [("mode", partition)], "throughput_per_gpu", method="exhaustive").modes[0]
     value = scores(CASE, "throughput_per_gpu", exact.found)[exact.ranking[0]]
-    assert scores(CASE, "throughput_per_gpu", draw(partition, 600)[0]).max() >= 0.94 * value
+    assert scores(CASE, "throughput_per_gpu", draw(partition, 600)[0]).max() >= 0.95 * value
 
 
 @pytest.mark.parametrize("text", ["PA PF DA DF", "PA DA | PF DF"])
