@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from afd_dse.cli import data, evidence
+from afd_dse.cli import data, evidence, sweep
 from afd_dse.cli.errors import DONE, INFEASIBLE
 from afd_dse.cli.root import AsJson, CalibrationOption, Deployment, JobFile, Mode, Rank, app, print_json
 
@@ -277,4 +277,4 @@ def main() -> None:
 
 
 # The other commands register themselves when their modules are loaded.
-__all__ = ["app", "data", "evidence", "main"]
+__all__ = ["app", "data", "evidence", "main", "sweep"]

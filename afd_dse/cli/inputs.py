@@ -34,6 +34,16 @@ def read_job(path: Path, changes: Mapping[str, Any]) -> Job:
     return load_job(document, folder=Path.cwd())
 
 
+def schema_of(document: str) -> dict[str, Any]:
+    """JSON schema of a kind of document: ``job`` or ``sweep``."""
+    from afd_dse.spec.sweep import SweepFile
+
+    models = {"job": Job, "sweep": SweepFile}
+    if document not in models:
+        raise InputError(Problem("DOCUMENT", document, "no such document", choose(document, models)))
+    return models[document].model_json_schema()
+
+
 def read_deployment(source: str, mode: str | None, rank: int | None) -> dict[str, Any]:
     """A deployment document: of a file, of stdin (``-``), or picked from a result.
 
