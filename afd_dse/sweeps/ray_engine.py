@@ -2,10 +2,12 @@
 
 import importlib
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from afd_dse.errors import InputError, Problem
 from afd_dse.sweeps.engines import ATTEMPTS, Lost
@@ -15,6 +17,7 @@ R = TypeVar("R")
 
 # Tasks handed over and not yet done, for each CPU of the cluster: enough that none idles, few enough to wait for fast.
 _AHEAD = 4
+_ANSWER_S = 10.0
 _LEAST_AHEAD = 64  # so that a cluster which grows with the queue sees one
 
 
@@ -77,8 +80,9 @@ class RayEngine:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             options |= {"num_cpus": self.workers, "include_dashboard": False}
         try:
+            _check_answers(self.address)
             ray.init(address=self.address or "local", **options)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             message = f"no Ray cluster answers ({' '.join(str(error).split())})"
             remedy = "start one with `ray start --head`, or leave the address out"
             raise InputError(Problem("--address", self.address, message, remedy)) from error
@@ -86,6 +90,13 @@ class RayEngine:
             yield
         finally:
             ray.shutdown()
+
+
+def _check_answers(address: str | None) -> None:
+    """Raise :class:`OSError` where nothing listens at ``host:port``: Ray itself would try for minutes."""
+    parts = urlsplit(address if "://" in (address or "") else f"//{address or ''}")
+    if parts.hostname and parts.port:
+        socket.create_connection((parts.hostname, parts.port), timeout=_ANSWER_S).close()
 
 
 def _import_ray() -> Any:
