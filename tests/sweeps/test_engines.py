@@ -6,29 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 from afd_dse.sweeps.engines import ATTEMPTS, LocalEngine, Lost
-from tests.sweeps.toys import Toy, play, trace
+from tests.sweeps.small import wait_until
+from tests.sweeps.toys import Toy, counts, gone, play, trace
 
 
 def toys(folder: Path, count: int, seconds: float = 0.0) -> list[Toy]:
     return [Toy(number, str(folder), seconds) for number in range(count)]
-
-
-def counts(folder: Path, word: str) -> Counter[int]:
-    return Counter(number for said, number, _ in trace(folder) if said == word)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def wait_until(true: object, seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def test_every_task_is_computed_once_and_comes_back_with_its_outcome(tmp_path: Path) -> None:

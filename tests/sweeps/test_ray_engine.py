@@ -1,5 +1,6 @@
 """Ray on this machine: a cluster of two nodes, of which one dies, and a driver that dies."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from afd_dse.sweeps import ray_engine
 from afd_dse.sweeps.engines import ATTEMPTS, Lost
 from afd_dse.sweeps.ray_engine import RayEngine
 from tests.sweeps.small import driver, log, wait_until, written
-from tests.sweeps.toys import Toy, play, trace
+from tests.sweeps.toys import Toy, counts, gone, play, trace
 
 ray = pytest.importorskip("ray")
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
@@ -28,21 +29,25 @@ def cluster() -> Iterator[Any]:
     found.shutdown()
 
 
-def counts(folder: Path, word: str) -> Counter[int]:
-    return Counter(number for said, number, _ in trace(folder) if said == word)
-
-
 def test_a_node_dies_in_the_middle_and_nothing_is_lost_or_done_twice(cluster: Any, tmp_path: Path) -> None:
     second = cluster.add_node(**{name: value for name, value in NODE.items() if name != "include_dashboard"})
-    tasks = [Toy(number, str(tmp_path), seconds=0.4) for number in range(8)]
-    outcomes = RayEngine(address=cluster.address).run(play, tasks)
-    found = [next(outcomes) for _ in range(3)]
-    assert len({pid for _, _, pid in trace(tmp_path)}) == 2, "both nodes were at work"
-    cluster.remove_node(second, allow_graceful=False)
-    found += list(outcomes)
+    tasks = [Toy(number, str(tmp_path), held=number >= 3) for number in range(8)]
+
+    def kill() -> None:
+        # Both nodes hold a task that waits for our sign, after others have ended.
+        wait_until(lambda: len({pid for _, number, pid in trace(tmp_path) if number >= 3}) == 2)
+        workers = {pid for _, number, pid in trace(tmp_path) if number >= 3}
+        cluster.remove_node(second, allow_graceful=False)
+        wait_until(lambda: any(gone(pid) for pid in workers))
+        (tmp_path / "go").touch()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    found = list(RayEngine(address=cluster.address).run(play, tasks))
+    killer.join()
     assert dict(found) == {task: task.number**2 for task in tasks}
     assert len(found) == len(tasks)
-    # What was running on the dead node is all that began twice.
+    # The task that ran on the dead node is all that began twice, and nothing ended twice.
     assert counts(tmp_path, "ended") == Counter(range(8))
     assert counts(tmp_path, "began").total() == 9
 

@@ -2,18 +2,23 @@
 
 import os
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
 class Toy:
-    """A task that takes ``seconds``; ``deadly`` ends its process the first so many times."""
+    """A task that takes ``seconds``.
+
+    ``deadly`` ends its process the first so many times; ``held`` makes it wait for a file ``go``.
+    """
 
     number: int
     folder: str
     seconds: float = 0.0
     deadly: int = 0
+    held: bool = False
 
 
 def note(toy: Toy, word: str) -> None:
@@ -29,6 +34,19 @@ def trace(folder: Path) -> list[tuple[str, int, int]]:
     return [(word, int(number), int(pid)) for word, number, pid in (line.split() for line in lines)]
 
 
+def counts(folder: Path, word: str) -> Counter[int]:
+    """How often each task began, or ended."""
+    return Counter(number for said, number, _ in trace(folder) if said == word)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
 def play(toy: Toy) -> int:
     """The square of the task's number."""
     note(toy, "began")
@@ -36,5 +54,7 @@ def play(toy: Toy) -> int:
     if begun <= toy.deadly:
         os._exit(9)
     time.sleep(toy.seconds)
+    while toy.held and not (Path(toy.folder) / "go").exists():
+        time.sleep(0.05)
     note(toy, "ended")
     return toy.number**2
