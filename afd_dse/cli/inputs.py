@@ -30,6 +30,8 @@ def read_job(path: Path, changes: Mapping[str, Any]) -> Job:
     document = job.model_dump(mode="json")
     if "calibration" in given:
         document["calibration"] = given.pop("calibration")
+    if "storage" in given:
+        document["search"]["journal"] = None
     document["search"] |= given
     return load_job(document, folder=Path.cwd())
 

@@ -81,10 +81,15 @@ def print_sweep(document: Mapping[str, Any], out: Console | None = None) -> None
     if document["written"]:
         heading(out, "Written")
         folder = Path(document["out"])
-        paragraph(out, f"{folder}/results/ (one result a job), {', '.join(Path(p).name for p in document['written'])}")
+        paragraph(
+            out,
+            f"{folder}/results/ (one result a job), {', '.join(Path(p).name for p in document['written'])}",
+        )
         first = next((p for p in points if p["status"] == "feasible"), None)
         if first is not None:
-            out.print(Text(f"  afd-dse report {folder}/results/{first['address']}.json", "dim"), soft_wrap=True)
+            out.print(
+                Text(f"  afd-dse report {folder}/results/{first['address']}.json", "dim"), soft_wrap=True
+            )
 
 
 def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str | Text]]:

@@ -1,33 +1,32 @@
 """Optuna where enumeration ends: NSGA-II over the same spaces, asked and told in batches for one evaluation each."""
 
 import hashlib
-import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
-from optuna.storages.journal import JournalFileBackend, JournalStorage
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial
 
 from afd_dse.cost.columns import ALL_COLUMNS, PHASES, Candidates
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
 from afd_dse.cost.scenario import Scenario
-from afd_dse.errors import InputError, Problem
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.joint import refine_batch
 from afd_dse.search.layouts import GroupOptions, Sharing, group_options, sharings, with_sharing
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, keep, pareto_rows, ranking
 from afd_dse.search.space import Grid, Space
+from afd_dse.search.storage import crew_of
 from afd_dse.spec.cells import ATTENTION_CELL, Cell, Partition, Phase, phase_of
 
 # NSGA-II generation: large enough that one evaluation of the whole batch costs little more than that of one candidate.
 POPULATION = 200
 DEFAULT_TRIALS = 4000
+# Tokens/s per GPU and tokens/s per user.
+_DIRECTIONS = ("maximize", "maximize")
 # How many of the best, and of the front, of a smaller space a study begins with.
 STARTS = 50
 _CUT = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "expert_policy")
@@ -172,14 +171,15 @@ def search_sampled(
 ) -> tuple[Found | None, int]:
     """Sample a partition with NSGA-II on tokens/s/GPU and tokens/s/user under all constraints.
 
-    Equal candidates are evaluated once. With ``journal`` (a file) an interrupted study is continued; ``trials`` counts
-    what the journal already holds. A new study begins with the best and the front of ``start``. Returns what is worth
-    keeping and the number of distinct candidates evaluated.
+    Equal candidates are evaluated once. With ``journal`` (a storage: a file, or the URL of a database) an interrupted
+    study is continued, and processes at work at the same time share it; ``trials`` counts what all of them do. A new
+    study begins with the best and the front of ``start``. Returns what is worth keeping and the number of distinct
+    candidates evaluated.
     """
     sampled = SampledSpace(scenario, space, partition)
     if sampled.empty:
         return None, 0
-    study, known = _study(scenario, space, partition, seed, journal)
+    study, wanted = _study(), DEFAULT_TRIALS if trials is None else trials
     memo: dict[bytes, int] = {}
     kept: list[Found] = []
     values: list[tuple[float, float]] = []
@@ -187,6 +187,8 @@ def search_sampled(
 
     def evaluate_new(params: list[dict[str, int]]) -> list[int]:
         """Evaluate what is not in the memo; returns every set's position in it."""
+        if not params:
+            return []
         candidates = sampled.decode(params)
         keys = [row.tobytes() for row in np.stack([candidates.number(name) for name in ALL_COLUMNS], axis=1)]
         fresh = {key: number for number, key in enumerate(keys) if key not in memo}
@@ -203,22 +205,33 @@ def search_sampled(
                 violations.append(np.clip(-found.evaluation.slack[offset], -WORST_VIOLATION, WORST_VIOLATION))
         return [memo[key] for key in keys]
 
-    if start is not None and not known:
-        rows = np.concatenate([ranking(scenario, objective, start)[:STARTS], pareto_rows(start)[:STARTS]])
-        for first in sampled.encode(start.candidates.take(np.unique(rows))):
-            study.enqueue_trial(first, skip_if_exists=True)
-    if known:
-        evaluate_new([dict(trial.params) for trial in known])
-    left = (DEFAULT_TRIALS if trials is None else trials) - len(known)
-    while left > 0:
-        asked = [study.ask() for _ in range(min(POPULATION, left))]
-        params = [_suggest(trial, sampled.ranges) for trial in asked]
-        for trial, position in zip(asked, evaluate_new(params), strict=True):
-            for name, violation in zip(CONSTRAINTS, violations[position], strict=True):
-                trial.set_constraint(name, float(violation))
-            study.tell(trial, values[position])
-        left -= len(asked)
-        progress(len(asked))
+    def take_in(told: list[FrozenTrial]) -> None:
+        """Learn what was told before, or by other processes."""
+        study.add_trials(told)
+        evaluate_new([dict(trial.params) for trial in told])
+
+    with crew_of(journal, _name(scenario, space, partition, seed), _DIRECTIONS, wanted) as crew:
+        take_in(known := crew.fetch())
+        if start is not None and not known and crew.alone:
+            rows = np.concatenate([ranking(scenario, objective, start)[:STARTS], pareto_rows(start)[:STARTS]])
+            for first in sampled.encode(start.candidates.take(np.unique(rows))):
+                study.enqueue_trial(first, skip_if_exists=True)
+        # A continued study draws on from where it stopped, not the same numbers again; processes at work draw apart.
+        draws = seed + len(known) if crew.alone else None
+        study.sampler = optuna.samplers.NSGAIISampler(population_size=POPULATION, seed=draws)
+        count = -1
+        while count:
+            with crew.batch(POPULATION) as count:
+                take_in(crew.fetch())
+                asked = [study.ask() for _ in range(count)]
+                params = [_suggest(trial, sampled.ranges) for trial in asked]
+                told = []
+                for trial, position in zip(asked, evaluate_new(params), strict=True):
+                    for name, violation in zip(CONSTRAINTS, violations[position], strict=True):
+                        trial.set_constraint(name, float(violation))
+                    told.append(study.tell(trial, values[position]))
+                crew.publish(told)
+            progress(count)
     if not kept:
         return None, 0
     found = keep(scenario, objective, Found.join(kept), best=256)
@@ -230,53 +243,17 @@ def _suggest(trial: Trial, ranges: dict[str, int]) -> dict[str, int]:
     return {name: trial.suggest_int(name, 0, size - 1) for name, size in ranges.items()}
 
 
-def _refuse_foreign(journal: str) -> None:
-    """Raise :class:`InputError` for a file that holds something other than a journal: opening it would append to it."""
-    path = Path(journal)
-    try:
-        with path.open(encoding="utf-8") as file:
-            first = file.readline()
-        ours = not first or "op_code" in json.loads(first)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise InputError(
-            Problem("search.journal", journal, f"cannot be used: {error}", "give a writable file")
-        ) from error
-    except (ValueError, TypeError):
-        ours = False
-    if not ours:
-        remedy = "give a new file, or the journal of an earlier search"
-        raise InputError(Problem("search.journal", journal, "this file is not a journal", remedy))
+def _name(scenario: Scenario, space: Space, partition: Partition, seed: int) -> str:
+    """Name of a study.
 
-
-def _study(
-    scenario: Scenario, space: Space, partition: Partition, seed: int, journal: str | None
-) -> tuple[optuna.Study, list[FrozenTrial]]:
-    """The study, new or continued, and the trials it already holds.
-
-    Its name holds a digest of everything that the answer depends on, so a journal is never continued for another job.
+    It holds a digest of everything that the answer depends on, so a stored study is never continued for another job.
     """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     digest = hashlib.sha256(repr((scenario, space, seed)).encode()).hexdigest()[:16]
-    storage = None
-    if journal is not None:
-        _refuse_foreign(journal)
-        try:
-            storage = JournalStorage(JournalFileBackend(journal))
-        except OSError as error:
-            raise InputError(
-                Problem("search.journal", journal, f"cannot be used: {error}", "give a writable file")
-            ) from error
+    return f"{partition.text} {digest}"
+
+
+def _study() -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        study = optuna.create_study(
-            study_name=f"{partition.text} {digest}",
-            storage=storage,
-            directions=["maximize", "maximize"],
-            load_if_exists=True,
-        )
-        known = [t for t in study.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE]
-        # A continued study draws on from where it stopped, not the same numbers again.
-        study.sampler = optuna.samplers.NSGAIISampler(population_size=POPULATION, seed=seed + len(known))
-    return study, known
+        return optuna.create_study(directions=_DIRECTIONS)

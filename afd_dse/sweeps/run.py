@@ -153,7 +153,9 @@ class _Run:
             if at not in self._outcomes
         ]
         for task, result in engine.run(compute, tasks) if tasks else ():
-            outcome = Outcome(task.address, "failed", reason=result.reason) if isinstance(result, Lost) else result
+            outcome = (
+                Outcome(task.address, "failed", reason=result.reason) if isinstance(result, Lost) else result
+            )
             self._keep(outcome)
 
     def _keep(self, outcome: Outcome) -> None:
@@ -174,9 +176,7 @@ class _Run:
 
     def entries(self) -> list[Entry]:
         """Every job with what is known of it by now."""
-        return [
-            self._entry(number, at) for number, at in enumerate(self._addresses)
-        ]
+        return [self._entry(number, at) for number, at in enumerate(self._addresses)]
 
     def _entry(self, number: int, at: str | None) -> Entry:
         point = self._asked.points[number]

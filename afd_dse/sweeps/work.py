@@ -58,7 +58,9 @@ def compute(task: Task) -> Outcome:
         return Outcome(task.address, status, (), b"", line, trace, seconds, host)
 
     if different := [name for name, value in fingerprint().items() if task.fingerprint.get(name) != value]:
-        return without("failed", f"{host} has another afd-dse ({', '.join(different)} differ); install the same")
+        return without(
+            "failed", f"{host} has another afd-dse ({', '.join(different)} differ); install the same"
+        )
     try:
         document = optimize(load_job(task.job)).document
         text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
