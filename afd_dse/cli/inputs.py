@@ -40,10 +40,10 @@ def schema_of(document: str) -> dict[str, Any]:
     """JSON schema of a kind of document: ``job`` or ``sweep``."""
     from afd_dse.spec.sweep import SweepFile
 
-    models = {"job": Job, "sweep": SweepFile}
-    if document not in models:
-        raise InputError(Problem("DOCUMENT", document, "no such document", choose(document, models)))
-    return models[document].model_json_schema()
+    schemas = {"job": Job.model_json_schema, "sweep": SweepFile.model_json_schema}
+    if document not in schemas:
+        raise InputError(Problem("DOCUMENT", document, "no such document", choose(document, schemas)))
+    return schemas[document]()
 
 
 def read_deployment(source: str, mode: str | None, rank: int | None) -> dict[str, Any]:

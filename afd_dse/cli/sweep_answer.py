@@ -30,8 +30,14 @@ _STYLES = {"infeasible": "dim", "bad_input": "yellow", "failed": "bold red", "mi
 @contextmanager
 def sweep_progress() -> Iterator[Callable[[Step], None]]:
     """Callback that shows how many jobs are done, where a person watches."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.progress import TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     out = Console(stderr=True)
     if not out.is_terminal:

@@ -19,14 +19,14 @@ from afd_dse.search.layouts import GroupOptions, Sharing, group_options, sharing
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, keep, pareto_rows, ranking
 from afd_dse.search.space import Grid, Space
-from afd_dse.search.storage import crew_of
+from afd_dse.search.storage import Directions, crew_of
 from afd_dse.spec.cells import ATTENTION_CELL, Cell, Partition, Phase, phase_of
 
 # NSGA-II generation: large enough that one evaluation of the whole batch costs little more than that of one candidate.
 POPULATION = 200
 DEFAULT_TRIALS = 4000
 # Tokens/s per GPU and tokens/s per user.
-_DIRECTIONS = ("maximize", "maximize")
+_DIRECTIONS: Directions = ("maximize", "maximize")
 # How many of the best, and of the front, of a smaller space a study begins with.
 STARTS = 50
 _CUT = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "expert_policy")

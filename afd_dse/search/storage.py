@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import optuna
 from optuna.storages import BaseStorage, RDBStorage
@@ -27,6 +27,7 @@ _WAIT_S = 0.2  # between two looks at what other workers are doing
 _LOCK_TIMEOUT_S = 60  # SQLite has one writer at a time
 _TABLES = {"studies", "version_info", "alembic_version"}  # of Optuna
 _TRIES = 10
+Directions = Sequence[Literal["minimize", "maximize"]]
 _OWNER = "owner"  # user attribute of a trial: who published it
 
 
@@ -116,9 +117,7 @@ class Crew:
     but only where Optuna runs the objective itself, one trial at a time.
     """
 
-    def __init__(
-        self, storage: BaseStorage | None, name: str, directions: Sequence[str], wanted: int
-    ) -> None:
+    def __init__(self, storage: BaseStorage | None, name: str, directions: Directions, wanted: int) -> None:
         self._wanted, self._done = wanted, 0
         self._known: set[int] = set()
         self._study = self._tickets = None
@@ -218,7 +217,7 @@ class Crew:
 
 
 @contextmanager
-def crew_of(reference: str | None, name: str, directions: Sequence[str], wanted: int) -> Iterator[Crew]:
+def crew_of(reference: str | None, name: str, directions: Directions, wanted: int) -> Iterator[Crew]:
     """A :class:`Crew` on the study ``name`` of a storage, which is left at the end, however the work ends."""
     crew = Crew(open_storage(reference), name, directions, wanted)
     try:

@@ -120,6 +120,8 @@ class SweepFile(Spec):
     """Combinations to leave out: by axis one or several of its values; what matches all of a rule is left out."""
     jobs: tuple[ExtraJob, ...] = Field((), strict=False)
     """Jobs besides those of the axes."""
+    processes_per_study: int = Field(1, ge=1, le=10_000, examples=[4])
+    """Processes that work together on each job; needs `search.method: optuna` and a `search.storage` that all reach."""
 
     @field_validator("jobs")
     @classmethod
@@ -182,8 +184,8 @@ class Sweep:
 def load_sweep(source: str | Path | Mapping[str, Any], *, folder: str | Path | None = None) -> Sweep:
     """Read a sweep and make its jobs.
 
-    ``source`` is the path of a file or the sweep itself as a mapping; relative paths start at ``folder``, by default the
-    file's own, for a mapping the working directory. A job that is not valid is a point with problems. Raises
+    ``source`` is the path of a file or the sweep itself as a mapping; relative paths start at ``folder``, by default
+    the file's own, for a mapping the working directory. A job that is not valid is a point with problems. Raises
     :class:`InputError` where the sweep itself is not valid, where all jobs of the axes have a problem in common, and
     where no job is valid.
     """
@@ -199,7 +201,17 @@ def load_sweep(source: str | Path | Mapping[str, Any], *, folder: str | Path | N
     base = _base(file, start)
     points = [_point(name, labels, base, changes, start) for name, labels, changes in _changes(file)]
     _check(points, len(points) - len(file.jobs))
+    _check_sharing(file, points)
     return Sweep(file, points)
+
+
+def _check_sharing(file: SweepFile, points: Sequence[Point]) -> None:
+    """Raise where processes are to share a study that a job does not have."""
+    for search in (point.job.search for point in points if point.job and file.processes_per_study > 1):
+        if search.method != "optuna" or not (search.storage or search.journal):
+            message = "only a sampled job with a storage can be shared"
+            remedy = "set search.method: optuna and search.storage in the base"
+            raise InputError(Problem("processes_per_study", file.processes_per_study, message, remedy))
 
 
 def _base(file: SweepFile, folder: Path) -> dict[str, Any]:

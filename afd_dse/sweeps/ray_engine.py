@@ -94,7 +94,8 @@ class RayEngine:
 
 def _check_answers(address: str | None) -> None:
     """Raise :class:`OSError` where nothing listens at ``host:port``: Ray itself would try for minutes."""
-    parts = urlsplit(address if "://" in (address or "") else f"//{address or ''}")
+    text = address or ""
+    parts = urlsplit(text if "://" in text else f"//{text}")
     if parts.hostname and parts.port:
         socket.create_connection((parts.hostname, parts.port), timeout=_ANSWER_S).close()
 

@@ -147,16 +147,20 @@ class _Run:
         """Compute and store what lacks."""
         marks = fingerprint()
         jobs = {at: p.job for at, p in zip(self._addresses, self._asked.points, strict=True) if at and p.job}
+        lacking = [(at, job) for at, job in jobs.items() if at not in self._outcomes]
+        helpers = range(self._asked.file.processes_per_study)
         tasks = [
-            Task(at, job.model_dump(mode="json"), marks)
-            for at, job in jobs.items()
-            if at not in self._outcomes
+            Task(at, job.model_dump(mode="json"), marks, helper) for at, job in lacking for helper in helpers
         ]
+        left = Counter(task.address for task in tasks)
         for task, result in engine.run(compute, tasks) if tasks else ():
             outcome = (
                 Outcome(task.address, "failed", reason=result.reason) if isinstance(result, Lost) else result
             )
-            self._keep(outcome)
+            left[task.address] -= 1
+            # Processes that share a study have the same answer: the first one counts, one that died does not.
+            if task.address not in self._outcomes and (outcome.result or not left[task.address]):
+                self._keep(outcome)
 
     def _keep(self, outcome: Outcome) -> None:
         if outcome.result:
@@ -165,8 +169,13 @@ class _Run:
         self._outcomes[outcome.address] = outcome
         self.computed += 1
         name = self._names[outcome.address]
-        entry = {"address": outcome.address, "name": name, "status": outcome.status, "host": outcome.host}
-        entry |= {"seconds": round(outcome.seconds, 3)}
+        entry: dict[str, Any] = {
+            "address": outcome.address,
+            "name": name,
+            "status": outcome.status,
+            "host": outcome.host,
+        }
+        entry["seconds"] = round(outcome.seconds, 3)
         entry |= {key: text for key, text in (("reason", outcome.reason), ("trace", outcome.trace)) if text}
         self._store.log(entry)
         self._tell(name, outcome.status)

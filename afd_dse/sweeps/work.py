@@ -22,20 +22,24 @@ METRICS = ("gpus", *(name for name, _, _ in METRIC_NAMES))
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A job (as a document) to compute, under its address, by the package with this fingerprint."""
+    """A job (as a document) to compute, under its address, by the package with this fingerprint.
+
+    ``helper`` numbers the tasks of one job whose processes share its study.
+    """
 
     address: str
     job: Mapping[str, Any]
     fingerprint: Mapping[str, str]
+    helper: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a task.
 
-    ``result`` is the text of ``result.json``, compressed with zlib, empty where there is none; ``rows`` its summary, one
-    a mode. ``reason`` says in one line why there is no result, or why nothing is feasible, ``trace`` where an unexpected error
-    came from.
+    ``result`` is the text of ``result.json``, compressed with zlib, empty where there is none; ``rows`` its summary,
+    one a mode. ``reason`` says in one line why there is no result, or why nothing is feasible, ``trace`` where an
+    unexpected error came from.
     """
 
     address: str

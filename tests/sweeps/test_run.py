@@ -10,6 +10,7 @@ import pytest
 import afd_dse
 from afd_dse.errors import InputError
 from afd_dse.results.result import read_result
+from afd_dse.search.storage import open_storage
 from afd_dse.sweeps import address as addresses
 from afd_dse.sweeps.engines import Lost
 from afd_dse.sweeps.run import Step
@@ -126,7 +127,7 @@ def test_a_worker_with_another_package_computes_nothing(
 
 
 def test_two_sweeps_don_t_write_one_folder_at_a_time(tmp_path: Path) -> None:
-    with Store(tmp_path).opened(), pytest.raises(InputError, match="process .* is computing a sweep there"):
+    with Store(tmp_path).opened(), pytest.raises(InputError, match=r"process .* is computing a sweep there"):
         afd_dse.sweep(two(), out=tmp_path, engine=Here())
 
 
@@ -161,3 +162,19 @@ def test_a_driver_is_killed_and_the_next_one_computes_only_what_lacks(tmp_path: 
     assert document["counts"]["feasible"] == len(SWEEP["axes"]["slo.tpot_ms"])
     assert Counter(entry["address"] for entry in log(out)).most_common(1)[0][1] == 1
     assert {path.stem for path in (out / "results").iterdir()} == {entry["address"] for entry in log(out)}
+
+
+def test_processes_that_share_a_study_together_do_the_trials_asked_for(tmp_path: Path) -> None:
+    search = {"modes": ["colocated"], "space": "quick", "method": "optuna", "trials": 120}
+    base = BASE | {"search": search | {"storage": str(tmp_path / "study.journal")}}
+    shared = {"base": base, "axes": {"slo.tpot_ms": [30]}, "processes_per_study": 2}
+    result = afd_dse.sweep(shared, out=tmp_path / "out", workers=2)
+    assert result.counts["feasible"] == 1
+    assert result.document["computed"] == 1
+    storage = open_storage(base["search"]["storage"])
+    assert storage is not None
+    ids = {s.study_name.split()[-1] == "tickets": s._study_id for s in storage.get_all_studies()}
+    assert len(storage.get_all_trials(ids[False])) == 120
+    notes = [ticket.user_attrs for ticket in storage.get_all_trials(ids[True])]
+    assert len([note for note in notes if note["size"] == 0]) == 2, "two processes were at work"
+    assert len({note["pid"] for note in notes}) == 2
