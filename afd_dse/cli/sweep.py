@@ -1,5 +1,7 @@
 """The command ``sweep``: many jobs on this machine or a Ray cluster, resumable."""
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -40,7 +42,8 @@ def sweep(
     from afd_dse.sweeps.run import sweep as run
 
     chosen = engine_named(engine, workers, address)
-    with sweep_progress() as progress:
+    # What an engine says (Ray reports dead nodes on stdout) is no part of the answer.
+    with sweep_progress() as progress, contextlib.redirect_stdout(sys.stderr):
         result = run(file, out=out, engine=chosen, progress=progress)
     if as_json:
         print_json(result.document)

@@ -59,6 +59,15 @@ def test_json_is_one_document_with_every_job(tmp_path: Path) -> None:
     assert "TPOT" in second["reason"]
 
 
+def test_what_an_engine_says_is_no_part_of_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "LocalEngine", lambda workers: Here(noise="node lost\n"))
+    done = run(tmp_path, limits(15), "--json")
+    assert json.loads(done.stdout)["counts"]["feasible"] == 1
+    assert "node lost" in done.stderr
+
+
 def test_a_broken_sweep_is_bad_input_and_nothing_is_written(tmp_path: Path) -> None:
     done = run(tmp_path, {"base": BASE, "axes": {"slo.tpot": [1, 2]}}, "--out", tmp_path / "out")
     assert done.exit_code == 2

@@ -1,4 +1,5 @@
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,14 +24,15 @@ class Here:
 
     name = "here"
 
-    def __init__(self, stop_after: int | None = None, lost: bool = False) -> None:
-        self.stop_after, self.lost, self.done = stop_after, lost, 0
+    def __init__(self, stop_after: int | None = None, lost: bool = False, noise: str = "") -> None:
+        self.stop_after, self.lost, self.noise, self.done = stop_after, lost, noise, 0
 
     def run(self, work: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         for task in tasks:
             if self.done == self.stop_after:
                 raise KeyboardInterrupt
             self.done += 1
+            sys.stdout.write(self.noise)
             yield task, Lost("its machine burnt down") if self.lost else work(task)
 
 
