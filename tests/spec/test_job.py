@@ -278,7 +278,7 @@ def test_a_storage_is_a_file_beside_the_job_or_a_database(tmp_path: Path, writte
     [
         ({"storage": "sqlite:///no/such/study.db"}, r"search\.storage: the folder .* does not exist"),
         ({"storage": "sqlite://"}, r"search\.storage: a database in memory is shared with nobody"),
-        ({"storage": "postgresql://me:secret@host/x"}, r"search\.storage: a password would be written"),
+        ({"storage": "postgresql://me:hunter2@host/x"}, r"search\.storage: a password would be written"),
         (
             {"storage": "a.log", "journal": "b.log"},
             r"search\.journal: storage says where .* leave journal out",
@@ -290,7 +290,7 @@ def test_a_storage_that_makes_no_sense_is_bad_input(
 ) -> None:
     with pytest.raises(InputError, match=words) as caught:
         load_job(job(search=search), folder=tmp_path)
-    assert "secret" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------------- warnings
