@@ -127,7 +127,10 @@ def _axes(document: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
 
 
 def _jobs(points: Sequence[Mapping[str, Any]], axes: Sequence[str], *, wide: bool) -> Table:
-    named = any(not point["labels"] for point in points) or not axes
+    extra = [
+        point["name"] if point["name"] != " · ".join(point["labels"].values()) else "" for point in points
+    ]
+    named = any(extra) or not axes
     numeric = ["GPUs", "tok/s\n/GPU", *(["tok/s\n/user"] if wide else []), "TTFT\nms", "TPOT\nms"]
     numeric += ["$ per\nMtok"] if wide else []
     keys = ["gpus", "tokens_per_s_per_gpu", *(["tokens_per_s_per_user"] if wide else [])]
@@ -137,11 +140,11 @@ def _jobs(points: Sequence[Mapping[str, Any]], axes: Sequence[str], *, wide: boo
     table.padding = (0, 1, 0, 0)
     names = [_short([point["labels"].get(axis, "") for point in points], "/") for axis in axes]
     before: tuple[str, ...] = ()
-    for point, *labels in zip(points, *names, strict=True):
+    for point, name, *labels in zip(points, extra, *names, strict=True):
         # What is as in the line above is dimmed, up to the first value that changes.
         changed = next((i for i, label in enumerate(labels) if before[i : i + 1] != (label,)), len(labels))
         before = tuple(labels)
-        cells = [Text("" if point["labels"] else point["name"])] if named else []
+        cells = [Text(name)] if named else []
         cells += [Text(label, "dim" if i < changed else "") for i, label in enumerate(labels)]
         best = point["best"]
         if best is None:
@@ -172,6 +175,15 @@ def _print_problems(out: Console, points: Sequence[Mapping[str, Any]]) -> None:
     if not wrong:
         return
     heading(out, "Without an answer", "why; of infeasible jobs what breaks the nearest miss")
-    facts(out, [(point["name"], point["reason"]) for point in wrong[:_PROBLEMS]])
-    if len(wrong) > _PROBLEMS:
-        paragraph(out, Text(f"… and {len(wrong) - _PROBLEMS:,} more, in the summary", "dim"))
+    by_reason: dict[str, list[str]] = {}
+    for point in wrong:
+        by_reason.setdefault(point["reason"], []).append(point["name"])
+    facts(
+        out,
+        [
+            (names[0], reason if len(names) == 1 else f"{reason}; so {len(names) - 1:,} more jobs")
+            for reason, names in list(by_reason.items())[:_PROBLEMS]
+        ],
+    )
+    if len(by_reason) > _PROBLEMS:
+        paragraph(out, Text(f"… and {len(by_reason) - _PROBLEMS:,} more, in the summary", "dim"))

@@ -45,6 +45,15 @@ def test_the_answer_names_jobs_winners_and_files(tmp_path: Path) -> None:
     assert "3 stored before" in again.stdout
 
 
+def test_jobs_besides_the_axes_have_a_name_and_equal_reasons_stand_once(tmp_path: Path) -> None:
+    document = limits(15, -1) | {"jobs": [{"name": "what runs today", "set": {"slo.tpot_ms": 40}}]}
+    document["axes"]["framework"] = ["trtllm", "vllm"]
+    shown = run(tmp_path, document).stdout
+    assert any("what runs today" in line and "colocated" in line for line in shown.splitlines())
+    assert shown.count("greater than 0") == 1
+    assert "so 1 more jobs" in " ".join(shown.split())
+
+
 def test_json_is_one_document_with_every_job(tmp_path: Path) -> None:
     done = run(tmp_path, limits(15, 0.01), "--json")
     assert done.exit_code == 0
