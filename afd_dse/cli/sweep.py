@@ -31,7 +31,7 @@ def sweep(
         typer.Option(
             "--address",
             metavar="RAY",
-            help="Ray cluster: host:port, ray://…, or auto. Absent: RAY_ADDRESS, else a new one here.",
+            help="Ray cluster: host:port, or auto. Absent: RAY_ADDRESS, else a new one on this machine.",
         ),
     ] = None,
     as_json: AsJson = False,

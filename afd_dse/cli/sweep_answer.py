@@ -181,7 +181,7 @@ def _print_problems(out: Console, points: Sequence[Mapping[str, Any]]) -> None:
     facts(
         out,
         [
-            (names[0], reason if len(names) == 1 else f"{reason}; so {len(names) - 1:,} more jobs")
+            (names[0], reason if len(names) == 1 else f"{reason}; {len(names):,} jobs")
             for reason, names in list(by_reason.items())[:_PROBLEMS]
         ],
     )

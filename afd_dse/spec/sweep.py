@@ -27,7 +27,7 @@ from afd_dse.spec.load import load_job
 from afd_dse.spec.problems import as_input_error
 from afd_dse.spec.suggest import choose
 
-MOST_POINTS = 100_000
+MOST_POINTS = 20_000
 _PATH = re.compile(r"[A-Za-z_]\w*(\[\d+\])*(\.[A-Za-z_]\w*(\[\d+\])*)*")
 _STEP = re.compile(r"[A-Za-z_]\w*|\[\d+\]")
 _SHOWN = 20  # problems of a sweep that are listed; the same mistake may stand in thousands of points

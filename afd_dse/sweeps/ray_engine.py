@@ -26,7 +26,7 @@ class RayEngine:
 
     ``address`` is that of a running one (``auto``: the one on this machine), absent: ``RAY_ADDRESS``, else a new one on
     this machine only. ``workers`` bounds how many tasks run at once; absent: one a CPU of the cluster. Raises
-    :class:`InputError` where Ray is not installed.
+    :class:`InputError` where Ray is not installed, and where nothing answers at the address.
     """
 
     name = "ray"
@@ -35,6 +35,7 @@ class RayEngine:
         self.workers = workers
         self.address = address or os.environ.get("RAY_ADDRESS") or None
         self._ray = _import_ray()
+        _check_answers(self.address)
 
     def run(self, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[T, R | Lost]]:
         """Apply ``work`` to every task as Ray tasks of one CPU, spread over the nodes."""
@@ -80,12 +81,9 @@ class RayEngine:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             options |= {"num_cpus": self.workers, "include_dashboard": False}
         try:
-            _check_answers(self.address)
             ray.init(address=self.address or "local", **options)
-        except (OSError, ValueError, RuntimeError) as error:
-            message = f"no Ray cluster answers ({' '.join(str(error).split())})"
-            remedy = "start one with `ray start --head`, or leave the address out"
-            raise InputError(Problem("--address", self.address, message, remedy)) from error
+        except (OSError, ValueError, RuntimeError, ImportError) as error:
+            raise _no_answer(self.address, error) from error
         try:
             yield
         finally:
@@ -93,11 +91,20 @@ class RayEngine:
 
 
 def _check_answers(address: str | None) -> None:
-    """Raise :class:`OSError` where nothing listens at ``host:port``: Ray itself would try for minutes."""
+    """Raise :class:`InputError` where nothing listens at ``host:port``: Ray itself would try for minutes."""
     text = address or ""
     parts = urlsplit(text if "://" in text else f"//{text}")
-    if parts.hostname and parts.port:
-        socket.create_connection((parts.hostname, parts.port), timeout=_ANSWER_S).close()
+    try:
+        if parts.hostname and parts.port:
+            socket.create_connection((parts.hostname, parts.port), timeout=_ANSWER_S).close()
+    except (OSError, ValueError) as error:
+        raise _no_answer(address, error) from error
+
+
+def _no_answer(address: str | None, error: Exception) -> InputError:
+    message = f"no Ray cluster answers ({' '.join(str(error).split())})"
+    remedy = "start one with `ray start --head`, or leave the address out"
+    return InputError(Problem("--address", address, message, remedy))
 
 
 def _import_ray() -> Any:

@@ -38,12 +38,16 @@ class Store:
         with (self.folder / _LOCK).open("a+", encoding="utf-8") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 lock.seek(0)
                 holder = lock.read().strip() or "another process"
                 message = f"{holder} is computing a sweep there"
                 remedy = "wait for it, or give another folder"
                 raise InputError(Problem("--out", str(self.folder), message, remedy)) from None
+            except OSError as error:
+                message = f"its file system has no locks ({error.strerror})"
+                remedy = "give a folder on another one"
+                raise InputError(Problem("--out", str(self.folder), message, remedy)) from error
             lock.seek(0)
             lock.truncate()
             lock.write(f"process {os.getpid()} on {platform.node()}\n")

@@ -51,7 +51,7 @@ def test_jobs_besides_the_axes_have_a_name_and_equal_reasons_stand_once(tmp_path
     shown = run(tmp_path, document).stdout
     assert any("what runs today" in line and "colocated" in line for line in shown.splitlines())
     assert shown.count("greater than 0") == 1
-    assert "so 1 more jobs" in " ".join(shown.split())
+    assert "; 2 jobs" in " ".join(shown.split())
 
 
 def test_json_is_one_document_with_every_job(tmp_path: Path) -> None:

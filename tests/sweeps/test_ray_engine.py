@@ -87,6 +87,8 @@ def test_without_ray_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch
         RayEngine()
 
 
-def test_an_address_where_no_cluster_answers_is_bad_input(tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:port"])
+def test_an_address_where_no_cluster_answers_is_bad_input(tmp_path: Path, address: str) -> None:
     with pytest.raises(InputError, match="--address: no Ray cluster answers"):
-        list(RayEngine(address="127.0.0.1:1").run(play, [Toy(0, str(tmp_path))]))
+        afd_dse.sweep(written(tmp_path), out=tmp_path / "out", engine="ray", address=address)
+    assert not (tmp_path / "out").exists()
