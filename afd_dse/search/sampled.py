@@ -1,160 +1,127 @@
-"""Optuna where enumeration ends: NSGA-II over the same spaces, asked and told in batches for one evaluation each."""
+"""Optuna where enumeration ends: NSGA-II and moves along the front, asked, evaluated and told in blocks."""
 
-import hashlib
-import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import optuna
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import FrozenTrial, Trial, TrialState
+from scipy.stats import qmc
 
-from afd_dse.cost.columns import ALL_COLUMNS, PHASES, Candidates
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.joint import refine_batch
-from afd_dse.search.layouts import GroupOptions, Sharing, group_options, sharings, with_sharing
+from afd_dse.search.coarse import decode_front, phase_fronts
+from afd_dse.search.encoding import LOAD_STEPS, SampledSpace
+from afd_dse.search.joint import REFINEMENT_STEPS, refine_batch
+from afd_dse.search.moves import (
+    FILLED_AT_ONCE,
+    drawn_moves,
+    fillings,
+    gaps,
+    moves,
+    neighbours,
+    priorities,
+)
 from afd_dse.search.objective import Objective
+from afd_dse.search.pareto import front
 from afd_dse.search.pool import Found, keep, pareto_rows, ranking
-from afd_dse.search.space import Grid, Space
-from afd_dse.search.storage import Directions, crew_of
-from afd_dse.spec.cells import ATTENTION_CELL, Cell, Partition, Phase, phase_of
+from afd_dse.search.space import Space
+from afd_dse.search.storage import Crew, crew_of
+from afd_dse.search.study import (
+    DIRECTIONS,
+    POPULATION,
+    as_params,
+    new_study,
+    read,
+    sampler,
+    study_name,
+    suggest,
+)
+from afd_dse.spec.cells import Partition
 
-# NSGA-II generation: large enough that one evaluation of the whole batch costs little more than that of one candidate.
-POPULATION = 200
 DEFAULT_TRIALS = 4000
-# Tokens/s per GPU and tokens/s per user.
-_DIRECTIONS: Directions = ("maximize", "maximize")
+# Draws that a study without anything better begins with, spread over the whole space.
+SPREAD = 40
 # How many of the best, and of the front, of a smaller space a study begins with.
 STARTS = 50
-_CUT = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "expert_policy")
+# Share of a generation that are moves from the front; NSGA-II draws the rest.
+MOVED = 0.7
+# Times that NSGA-II is asked for one candidate that is new.
+ATTEMPTS = 3
+# Evaluations that fill the gaps of the front at the end, as share of the trials.
+FILLED = 0.17
+# Rows of the answer whose load is refined between the steps of the parameters.
+REFINED = 2
+# Units that the thinned space of a start may hold, as share of the trials.
+START_ROWS = 0.15
+# Most trials that begin from such units, as share of the trials.
+BEGUN = 0.15
 # Near-miss violations are compared on this scale; a worse one says nothing more.
 WORST_VIOLATION = 1e6
+# How many of the least infeasible are moved from while nothing is feasible.
+NEAREST = 5
 
 
-@dataclass(frozen=True, slots=True)
-class _Sides:
-    """The independent parts of a partition: one that serves both phases, or a prefill and a decode unit."""
+@dataclass(slots=True)
+class _Archive:
+    """Every distinct candidate of a study in the order of evaluation, and what of it is worth keeping."""
 
-    parts: tuple[tuple[GroupOptions, Grid], ...]
+    scenario: Scenario
+    objective: Objective
+    space: SampledSpace
+    rows: list[IntArray] = field(default_factory=list)
+    speed: list[float] = field(default_factory=list)
+    throughput: list[float] = field(default_factory=list)
+    violation: list[FloatArray] = field(default_factory=list)
+    kept: list[Found] = field(default_factory=list)
+    known: dict[bytes, int] = field(default_factory=dict)
 
+    def __len__(self) -> int:
+        return len(self.rows)
 
-def _sides(scenario: Scenario, space: Space, partition: Partition) -> _Sides:
-    if partition.is_joint:
-        grid = space.whole if len(partition.groups) == 1 else space.shared
-        return _Sides(((group_options(scenario, partition, tuple(Phase), grid), grid),))
-    parts = []
-    for phase in Phase:
-        grid = space.split if partition.splits(phase) else space.whole
-        parts.append((group_options(scenario, partition, (phase,), grid), grid))
-    return _Sides(tuple(parts))
+    def holds(self, row: IntArray) -> bool:
+        """Whether the canonical parameter set has been evaluated."""
+        return row.tobytes() in self.known
 
+    def add(self, rows: list[IntArray]) -> None:
+        """Evaluate those canonical parameter sets that are new, in one block."""
+        fresh = {row.tobytes(): row for row in rows if not self.holds(row)}
+        if not fresh:
+            return
+        block = self.space.decode(np.stack(list(fresh.values())))
+        found = Found(block, evaluate(self.scenario, block))
+        self.kept.append(keep(self.scenario, self.objective, found))
+        metrics, slack = found.evaluation.metrics, found.evaluation.slack
+        for key, row in fresh.items():
+            self.known[key] = len(self.rows)
+            self.rows.append(row)
+        self.speed += metrics["tokens_per_s_per_user"].tolist()
+        self.throughput += metrics["tokens_per_s_per_gpu"].tolist()
+        self.violation += list(np.clip(-slack, -WORST_VIOLATION, WORST_VIOLATION))
 
-def _cuts(table: dict[str, IntArray]) -> dict[tuple[int, ...], int]:
-    """Position of every cut in a group's table."""
-    rows = np.stack([table[name] for name in _CUT], axis=1)
-    return {tuple(int(value) for value in row): number for number, row in enumerate(rows)}
+    def front(self) -> tuple[IntArray, FloatArray]:
+        """Parameter sets of the feasible front, fastest first, with the area that each leaves open to the next.
 
+        While nothing is feasible, those that violate the limits least, which are all alike.
+        """
+        violation = np.stack(self.violation)
+        feasible = np.flatnonzero((violation <= 0.0).all(axis=1))
+        table = np.stack(self.rows)
+        if not len(feasible):
+            total = np.clip(violation, 0.0, None).sum(axis=1)
+            nearest = np.argsort(total, kind="stable")[:NEAREST]
+            return table[nearest], np.ones(len(nearest))
+        speed, throughput = np.array(self.speed)[feasible], np.array(self.throughput)[feasible]
+        best = front(speed, throughput)
+        limit = self.scenario.slo.tpot_s
+        slowest = 1.0 / limit if np.isfinite(limit) else 0.0
+        return table[feasible[best]], gaps(speed[best], throughput[best], slowest)
 
-def _cut_of(candidate: Mapping[str, Any], group: tuple[Cell, ...]) -> tuple[int, ...]:
-    """How a candidate cuts the group of these cells."""
-    cut = {"tp": 1, "dp": 1, "cp": 1, "pp": 1, "moe_tp": 1, "ep": 1, "redundant": 0, "expert_policy": 0}
-    for cell in group:
-        phase, attention = PHASES[phase_of(cell)], cell in ATTENTION_CELL
-        for name in ("tp", "dp", "cp", "pp") if attention else ("moe_tp", "ep", "redundant", "expert_policy"):
-            cut[name] = int(candidate[f"{phase}_{name}"])
-        cut["pool"] = int(candidate[f"{phase}_{'attention' if attention else 'ffn'}_pool"])
-    return tuple(cut[name] for name in _CUT)
-
-
-def _position(values: Iterable[Any], wanted: Any) -> int | None:
-    return next((number for number, value in enumerate(values) if value == wanted), None)
-
-
-class SampledSpace:
-    """A partition's space as integer parameters with fixed ranges, and their decoding into candidates."""
-
-    def __init__(self, scenario: Scenario, space: Space, partition: Partition) -> None:
-        self._scenario = scenario
-        self._sides = _sides(scenario, space, partition)
-        load_grid = self._sides.parts[-1][1]
-        self._batch = load_grid.batch.values()
-        self._chunks = np.array(self._sides.parts[0][1].chunk_tokens, dtype=np.float64)
-        self._ways = sharings(load_grid, partition) if partition.is_joint else [Sharing(0)]
-        self.ranges: dict[str, int] = {
-            "batch": len(self._batch),
-            "chunk": len(self._chunks),
-            "policy": len(self._ways),
-        }
-        for number, (options, grid) in enumerate(self._sides.parts):
-            self.ranges[f"micro_batches_{number}"] = len(grid.micro_batches)
-            self.ranges[f"replicas_{number}"] = int(scenario.pool_counts.max())
-            for index, table in enumerate(options.tables):
-                self.ranges[f"group_{number}_{index}"] = len(table["gpus"])
-
-    @property
-    def empty(self) -> bool:
-        """Whether some group has no legal cut."""
-        return min(self.ranges.values()) == 0
-
-    def encode(self, candidates: Candidates) -> list[dict[str, int]]:
-        """Parameters of the candidates that this space holds, loads rounded to the nearest; others are left out."""
-        tables = [
-            (f"group_{number}_{index}", group, _cuts(table))
-            for number, (options, _) in enumerate(self._sides.parts)
-            for index, (group, table) in enumerate(zip(options.groups, options.tables, strict=True))
-        ]
-        found = []
-        for row in range(len(candidates)):
-            one = {name: column[row] for name, column in candidates.columns.items()}
-            params: dict[str, int | None] = {
-                name: cuts.get(_cut_of(one, group)) for name, group, cuts in tables
-            }
-            params["batch"] = int(np.abs(np.log(self._batch / one["batch_size"])).argmin())
-            params["chunk"] = _position(self._chunks, one["chunk_tokens"])
-            params["policy"] = _position(self._ways, Sharing(int(one["policy"]), float(one["decode_share"])))
-            for number, (options, grid) in enumerate(self._sides.parts):
-                phase = PHASES[options.phases[0]]
-                params[f"micro_batches_{number}"] = _position(
-                    grid.micro_batches, one[f"{phase}_micro_batches"]
-                )
-                params[f"replicas_{number}"] = int(one[f"{phase}_replicas"]) - 1
-            known = {name: value for name, value in params.items() if value is not None}
-            if len(known) == len(params):
-                found.append(known)
-        return found
-
-    def decode(self, params: list[dict[str, int]]) -> Candidates:
-        """Candidates of the parameter sets. Replicas wrap around the number that fits the cluster."""
-        value = {name: np.array([p[name] for p in params], dtype=np.int64) for name in self.ranges}
-        blocks = []
-        for number, (options, grid) in enumerate(self._sides.parts):
-            picks = np.stack([value[f"group_{number}_{index}"] for index in range(len(options.tables))])
-            micro = np.asarray(grid.micro_batches, dtype=np.int64)[value[f"micro_batches_{number}"]]
-            block = options.candidates(picks, dict.fromkeys(options.phases, micro))
-            gpus = np.sum([t["gpus"][pick] for t, pick in zip(options.tables, picks, strict=True)], axis=0)
-            replicas = value[f"replicas_{number}"] % self._fitting(gpus) + 1
-            names = [PHASES[phase] for phase in options.phases]
-            blocks.append((names, block.replace(**{f"{name}_replicas": replicas for name in names})))
-        columns = dict(blocks[0][1].columns)
-        for names, block in blocks[1:]:
-            columns |= {key: block.columns[key] for key in ALL_COLUMNS if key.split("_")[0] in names}
-        columns |= {
-            "batch_size": self._batch[value["batch"]],
-            "chunk_tokens": self._chunks[value["chunk"]],
-        }
-        return with_sharing(Candidates.of(**columns), self._ways, value["policy"])
-
-    def _fitting(self, gpus: IntArray) -> IntArray:
-        result: IntArray = np.maximum(int(self._scenario.pool_counts.sum()) // np.maximum(gpus, 1), 1)
-        return result
-
-    @property
-    def batch_ratio(self) -> float:
-        """Ratio of neighbouring batches."""
-        return self._sides.parts[-1][1].batch.ratio
+    def found(self) -> Found:
+        """What is worth keeping of all."""
+        return keep(self.scenario, self.objective, Found.join(self.kept), best=256)
 
 
 def search_sampled(
@@ -169,91 +136,161 @@ def search_sampled(
     progress: Callable[[int], None],
     start: Found | None = None,
 ) -> tuple[Found | None, int]:
-    """Sample a partition with NSGA-II on tokens/s/GPU and tokens/s/user under all constraints.
+    """Sample a partition on tokens/s/GPU and tokens/s/user under all constraints.
 
-    Equal candidates are evaluated once. With ``journal`` (a storage: a file, or the URL of a database) an interrupted
-    study is continued, and processes at work at the same time share it; ``trials`` counts what all of them do. A new
-    study begins with the best and the front of ``start``. Returns what is worth keeping and the number of distinct
-    candidates evaluated.
+    ``trials`` distinct candidates are drawn: neighbours of the front by preference where it has gaps, and children by
+    NSGA-II. Then loads between those drawn fill the front. With ``journal`` (a storage: a file, or the URL of a
+    database) an interrupted study is continued; ``trials`` counts what it already holds, and what follows depends only
+    on that and the seed. Processes at work at the same time share the study and draw apart. A study begins
+    with the best and the front of ``start``, or, where phases have GPUs of their own, of a thinned space. Returns what
+    is worth keeping and the number of candidates evaluated.
     """
     sampled = SampledSpace(scenario, space, partition)
     if sampled.empty:
         return None, 0
-    study, wanted = _study(), DEFAULT_TRIALS if trials is None else trials
-    memo: dict[bytes, int] = {}
-    kept: list[Found] = []
-    values: list[tuple[float, float]] = []
-    violations: list[FloatArray] = []
+    wanted = DEFAULT_TRIALS if trials is None else trials
+    evaluated = 0
+    begin: list[IntArray] = []
+    if start is None and partition.is_joint:
+        units, evaluated = decode_front(scenario, space, partition, int(START_ROWS * wanted))
+        rows = sampled.around_decode(units)
+        some = np.linspace(0, len(rows) - 1, min(len(rows), round(BEGUN * wanted))).astype(np.int64)
+        begin = list(rows[some])
+    elif start is None:
+        start, evaluated = phase_fronts(scenario, space, partition, objective, int(START_ROWS * wanted))
+    archive = _Archive(scenario, objective, sampled)
+    with crew_of(journal, study_name(scenario, space, partition, seed), DIRECTIONS, wanted) as crew:
+        study = new_study()
+        _take_in(study, archive, crew)
+        if not crew.alone:
+            seed = int(np.random.default_rng().integers(2**32))
+        beginning = [*begin, *_beginning(archive, start, seed)]
+        if not crew.alone:
+            np.random.default_rng(seed).shuffle(beginning)
+        _draw(study, archive, beginning, seed, crew, progress)
+    if not len(archive):
+        return None, evaluated
+    _fill(archive, round(FILLED * len(archive)))
+    found = archive.found() if start is None else Found.join([archive.found(), start])
+    refined = refine_batch(
+        scenario, objective, found, sampled.batch_ratio ** (1.0 / LOAD_STEPS), best=REFINED
+    )
+    evaluated += len(archive) + (REFINEMENT_STEPS + 1) * len(refined)
+    return (Found.join([found, refined]) if len(refined) else found), evaluated
 
-    def evaluate_new(params: list[dict[str, int]]) -> list[int]:
-        """Evaluate what is not in the memo; returns every set's position in it."""
-        if not params:
-            return []
-        candidates = sampled.decode(params)
-        keys = [row.tobytes() for row in np.stack([candidates.number(name) for name in ALL_COLUMNS], axis=1)]
-        fresh = {key: number for number, key in enumerate(keys) if key not in memo}
-        if fresh:
-            block = candidates.take(np.array(list(fresh.values()), dtype=np.int64))
-            found = Found(block, evaluate(scenario, block))
-            kept.append(keep(scenario, objective, found))
-            m = found.evaluation.metrics
-            for offset, key in enumerate(fresh):
-                memo[key] = len(values)
-                values.append(
-                    (float(m["tokens_per_s_per_gpu"][offset]), float(m["tokens_per_s_per_user"][offset]))
-                )
-                violations.append(np.clip(-found.evaluation.slack[offset], -WORST_VIOLATION, WORST_VIOLATION))
-        return [memo[key] for key in keys]
 
-    def take_in(told: list[FrozenTrial]) -> None:
-        """Learn what was told before, or by other processes."""
+def _beginning(archive: _Archive, start: Found | None, seed: int) -> list[IntArray]:
+    """Canonical parameter sets that a study begins with: what a smaller space found, then a Latin hypercube."""
+    space = archive.space
+    unit = qmc.LatinHypercube(len(space.sizes), rng=np.random.default_rng(seed)).random(SPREAD)
+    spread = space.canonical((unit * space.sizes).astype(np.int64))
+    if start is None:
+        return list(spread)
+    rows = np.concatenate(
+        [ranking(archive.scenario, archive.objective, start)[:STARTS], pareto_rows(start)[:STARTS]]
+    )
+    return [*space.encode(start.candidates.take(np.unique(rows))), *spread]
+
+
+def _take_in(study: optuna.Study, archive: _Archive, crew: Crew) -> None:
+    """Learn what was told before, or by other processes."""
+    told = crew.fetch()
+    if told:
         study.add_trials(told)
-        evaluate_new([dict(trial.params) for trial in told])
-
-    with crew_of(journal, _name(scenario, space, partition, seed), _DIRECTIONS, wanted) as crew:
-        take_in(known := crew.fetch())
-        if start is not None and not known and crew.alone:
-            rows = np.concatenate([ranking(scenario, objective, start)[:STARTS], pareto_rows(start)[:STARTS]])
-            for first in sampled.encode(start.candidates.take(np.unique(rows))):
-                study.enqueue_trial(first, skip_if_exists=True)
-        # A continued study draws on from where it stopped, not the same numbers again; processes at work draw apart.
-        draws = seed + len(known) if crew.alone else None
-        study.sampler = optuna.samplers.NSGAIISampler(population_size=POPULATION, seed=draws)
-        count = -1
-        while count:
-            with crew.batch(POPULATION) as count:
-                take_in(crew.fetch())
-                asked = [study.ask() for _ in range(count)]
-                params = [_suggest(trial, sampled.ranges) for trial in asked]
-                told = []
-                for trial, position in zip(asked, evaluate_new(params), strict=True):
-                    for name, violation in zip(CONSTRAINTS, violations[position], strict=True):
-                        trial.set_constraint(name, float(violation))
-                    told.append(study.tell(trial, values[position]))
-                crew.publish(told)
-            progress(count)
-    if not kept:
-        return None, 0
-    found = keep(scenario, objective, Found.join(kept), best=256)
-    refined = refine_batch(scenario, objective, found, sampled.batch_ratio)
-    return (Found.join([found, refined]) if len(refined) else found), len(memo) + len(refined)
+        space = archive.space
+        archive.add(list(space.canonical(np.stack([read(trial, space.parameters) for trial in told]))))
 
 
-def _suggest(trial: Trial, ranges: dict[str, int]) -> dict[str, int]:
-    return {name: trial.suggest_int(name, 0, size - 1) for name, size in ranges.items()}
+def _draw(
+    study: optuna.Study,
+    archive: _Archive,
+    beginning: list[IntArray],
+    seed: int,
+    crew: Crew,
+    progress: Callable[[int], None],
+) -> None:
+    """Ask, evaluate and tell generation after generation until all that are wanted are known, or none is new."""
+    more = 1
+    while more:
+        with crew.batch(POPULATION) as size:
+            _take_in(study, archive, crew)
+            told = _generation(study, archive, beginning, seed, size) if size else []
+            crew.publish(told)
+        more = len(told)
+        if more:
+            progress(more)
 
 
-def _name(scenario: Scenario, space: Space, partition: Partition, seed: int) -> str:
-    """Name of a study.
+def _generation(
+    study: optuna.Study, archive: _Archive, beginning: list[IntArray], seed: int, size: int
+) -> list[FrozenTrial]:
+    """Ask, evaluate and tell ``size`` trials; fewer, or none, where nothing is new."""
+    space = archive.space
+    around = partial(neighbours, space, moves(space))
+    waiting = {row.tobytes(): row for row in beginning if not archive.holds(row)}
+    chosen = list(waiting.values())[:size]
+    rng = np.random.default_rng([seed, len(archive)])
+    if len(chosen) < size and len(archive):
+        rows, area = archive.front()
+        count = min(max(round(MOVED * size), 1), size - len(chosen))
+        chosen += drawn_moves(
+            rows, priorities(area), around, archive.holds, rng, count, space.index.get("load")
+        )
+    study.sampler = sampler(seed, len(archive))
+    asked = _ask(study, archive, chosen, size)
+    archive.add([row for _, row in asked])
+    told = []
+    for trial, row in asked:
+        position = archive.known[row.tobytes()]
+        for name, violation in zip(CONSTRAINTS, archive.violation[position], strict=True):
+            trial.set_constraint(name, float(violation))
+        told.append(study.tell(trial, (archive.throughput[position], archive.speed[position])))
+    return told
 
-    It holds a digest of everything that the answer depends on, so a stored study is never continued for another job.
+
+def _ask(
+    study: optuna.Study, archive: _Archive, chosen: list[IntArray], size: int
+) -> list[tuple[Trial, IntArray]]:
+    """``size`` trials with parameter sets that are new: the chosen ones, the rest by the sampler.
+
+    A draw that is known is given back as failed, and another one is asked for; few come back when nothing is new.
     """
-    digest = hashlib.sha256(repr((scenario, space, seed)).encode()).hexdigest()[:16]
-    return f"{partition.text} {digest}"
+    space = archive.space
+    for row in chosen:
+        study.enqueue_trial(as_params(row, space.parameters))
+    asked: list[tuple[Trial, IntArray]] = []
+    taken: set[bytes] = set()
+    for _ in range(len(chosen) + ATTEMPTS * (size - len(chosen))):
+        if len(asked) == size:
+            break
+        trial = study.ask()
+        row = space.canonical(suggest(trial, space.parameters)[None, :])[0]
+        if archive.holds(row) or row.tobytes() in taken:
+            study.tell(trial, state=TrialState.FAIL)
+            continue
+        taken.add(row.tobytes())
+        asked.append((trial, row))
+    return asked
 
 
-def _study() -> optuna.Study:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.create_study(directions=_DIRECTIONS)
+def _fill(archive: _Archive, most: int) -> None:
+    """Evaluate at most ``most`` loads between those of the front, by halves of a step, where its gaps are largest."""
+    load = archive.space.index.get("load")
+    if load is None:
+        return
+    limit, step = len(archive) + most, LOAD_STEPS // 2
+    while step and len(archive) < limit:
+        rows, area = archive.front()
+        inside = [
+            row
+            for row in fillings(rows, area, load, step)
+            if 0 <= row[load] < archive.space.sizes[load] and not archive.holds(row)
+        ]
+        new = list({row.tobytes(): row for row in inside}.values())
+        if new:
+            archive.add(new[: min(FILLED_AT_ONCE, limit - len(archive))])
+        else:
+            step //= 2
+
+
+__all__ = ["DEFAULT_TRIALS", "search_sampled"]

@@ -1,0 +1,318 @@
+"""A partition's space as integer parameters with fixed ranges, each in an order in which neighbours are alike."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.spatial import cKDTree
+
+from afd_dse.cost.columns import ALL_COLUMNS, PHASES, Candidates
+from afd_dse.cost.scenario import Scenario
+from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.search.layouts import GroupOptions, Sharing, group_options, sharings, with_sharing
+from afd_dse.search.space import Grid, Space
+from afd_dse.spec.cells import ATTENTION_CELL, Cell, Partition, Phase, phase_of
+
+# The load is a mean, so it is sampled between the values of the grid as well: this many steps to one of the grid's.
+LOAD_STEPS = 16
+# Fields of a group's cut that are parameters, and how far one step in each takes it from its neighbours: where a cut
+# is not legal, the nearest legal one gives way in the last fields first.
+_FIELDS = {
+    "pool": 1000.0,
+    "gpus": 30.0,
+    "tp": 10.0,
+    "cp": 1.0,
+    "pp": 1.0,
+    "moe_tp": 1.0,
+    "redundant": 1.0,
+    "expert_policy": 1.0,
+}
+_UNORDERED = ("pool", "expert_policy")
+_CUT = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "expert_policy")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An integer parameter: 0 … ``size`` − 1. ``unordered`` values have no neighbours; ``steps`` are natural moves."""
+
+    name: str
+    size: int
+    unordered: bool = False
+    steps: tuple[int, ...] = (1,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The cuts of one group: the parameters that choose among them, and their positions [cuts, parameters]."""
+
+    part: int
+    cells: tuple[Cell, ...]
+    values: Mapping[str, IntArray]
+    names: tuple[str, ...]
+    positions: IntArray
+    table: dict[str, IntArray]
+    scale: FloatArray
+    tree: cKDTree | None
+
+    def nearest(self, wanted: IntArray) -> IntArray:
+        """Row of the legal cut nearest to every row of ``wanted`` [n, parameters]."""
+        if self.tree is None:
+            return np.zeros(len(wanted), dtype=np.int64)
+        found: IntArray = self.tree.query(wanted * self.scale, p=1)[1].astype(np.int64)
+        return found
+
+
+def _parts(scenario: Scenario, space: Space, partition: Partition) -> tuple[tuple[GroupOptions, Grid], ...]:
+    """The independent parts of a partition: one that serves both phases, or a prefill and a decode unit."""
+    if partition.is_joint:
+        grid = space.whole if len(partition.groups) == 1 else space.shared
+        return ((group_options(scenario, partition, tuple(Phase), grid), grid),)
+    grids = [space.split if partition.splits(phase) else space.whole for phase in Phase]
+    return tuple(
+        (group_options(scenario, partition, (phase,), grid), grid)
+        for phase, grid in zip(Phase, grids, strict=True)
+    )
+
+
+def _group(
+    part: int, number: int, cells: tuple[Cell, ...], table: dict[str, IntArray]
+) -> tuple[_Group, list[Parameter]]:
+    values = {name: found for name in _FIELDS if len(found := np.unique(table[name])) > 1}
+    fields = tuple(values)
+    names = tuple(f"group_{part}_{number}_{name}" for name in fields)
+    columns = [np.searchsorted(values[name], table[name]) for name in fields]
+    positions = np.stack(columns, axis=1) if fields else np.zeros((len(table["gpus"]), 0), dtype=np.int64)
+    scale = np.array([_FIELDS[name] for name in fields])
+    tree = cKDTree(positions * scale) if fields else None
+    group = _Group(part, cells, values, names, positions, table, scale, tree)
+    parameters = [
+        Parameter(name, len(values[field]), field in _UNORDERED)
+        for name, field in zip(names, fields, strict=True)
+    ]
+    return group, parameters
+
+
+def _cut_of(candidate: Mapping[str, Any], group: tuple[Cell, ...]) -> tuple[int, ...]:
+    """How a candidate cuts the group of these cells."""
+    cut = {"tp": 1, "dp": 1, "cp": 1, "pp": 1, "moe_tp": 1, "ep": 1, "redundant": 0, "expert_policy": 0}
+    for cell in group:
+        phase, attention = PHASES[phase_of(cell)], cell in ATTENTION_CELL
+        for name in ("tp", "dp", "cp", "pp") if attention else ("moe_tp", "ep", "redundant", "expert_policy"):
+            cut[name] = int(candidate[f"{phase}_{name}"])
+        cut["pool"] = int(candidate[f"{phase}_{'attention' if attention else 'ffn'}_pool"])
+    return tuple(cut[name] for name in _CUT)
+
+
+def _decode_cut(units: Candidates, cells: tuple[Cell, ...]) -> dict[str, IntArray]:
+    """How a group of these cells is cut if it follows the decode cells on its sides; attention goes first."""
+    attention = any(cell in ATTENTION_CELL for cell in cells)
+    ffn = {f: units.integer(f"decode_{f}") for f in ("moe_tp", "ep", "redundant", "expert_policy")}
+    own = {f: units.integer(f"decode_{f}") for f in ("tp", "dp", "cp", "pp")}
+    if (Cell.DF in cells and Cell.DA not in cells) or not attention:
+        # Attention that comes to the experts of decode has as many ranks as they.
+        size, pool = ffn["moe_tp"] * ffn["ep"], units.integer("decode_ffn_pool")
+        own |= {"tp": np.ones_like(size), "cp": np.ones_like(size), "pp": np.ones_like(size)}
+    else:
+        size, pool = own["tp"] * own["dp"] * own["cp"] * own["pp"], units.integer("decode_attention_pool")
+    return own | ffn | {"gpus": size, "pool": pool}
+
+
+def _nearest(values: IntArray, wanted: IntArray) -> IntArray:
+    """Position in ``values`` of the one nearest to each of ``wanted`` [n]."""
+    found: IntArray = np.abs(values[None, :] - wanted[:, None]).argmin(axis=1).astype(np.int64)
+    return found
+
+
+def _position(values: Iterable[Any], wanted: Any) -> int | None:
+    return next((number for number, value in enumerate(values) if value == wanted), None)
+
+
+class SampledSpace:
+    """The parameters of a partition's space, and their decoding into candidates.
+
+    A group is cut by one parameter for each field (GPUs, TP, …) rather than by one number for the whole cut; a cut that
+    is not legal stands for the nearest one that is. Replicas count down from as many as fit, in shares of that number.
+    A parameter set is a row of integers [n, parameters]; several may stand for one candidate, of which
+    :meth:`canonical` is the one that :meth:`encode` gives.
+    """
+
+    def __init__(self, scenario: Scenario, space: Space, partition: Partition) -> None:
+        self._scenario = scenario
+        self._parts = _parts(scenario, space, partition)
+        grid = self._parts[-1][1]
+        self._first, self.batch_ratio = grid.batch.first, grid.batch.ratio
+        self._chunks = np.array(self._parts[0][1].chunk_tokens, dtype=np.float64)
+        self._ways = sharings(grid, partition) if partition.is_joint else [Sharing(0)]
+        self._counts = scenario.pool_counts.astype(np.float64)
+        self._most = int(self._counts.max())
+        found = [
+            Parameter(
+                "load", LOAD_STEPS * (len(grid.batch.values()) - 1) + 1, steps=(LOAD_STEPS, 4 * LOAD_STEPS)
+            ),
+            Parameter("chunk", len(self._chunks)),
+            Parameter("policy", len(self._ways), unordered=True),
+        ]
+        self._groups: list[_Group] = []
+        shares = tuple(sorted({1, max(self._most // 16, 1), max(self._most // 4, 1)}))
+        for part, (options, own) in enumerate(self._parts):
+            found.append(Parameter(f"micro_batches_{part}", len(own.micro_batches)))
+            found.append(Parameter(f"replicas_{part}", self._most, steps=shares))
+            for number, (cells, table) in enumerate(zip(options.groups, options.tables, strict=True)):
+                group, parameters = _group(part, number, cells, table)
+                self._groups.append(group)
+                found += parameters
+        self.empty = any(not len(group.table["gpus"]) for group in self._groups)
+        self.parameters = [parameter for parameter in found if parameter.size > 1]
+        self.index = {parameter.name: number for number, parameter in enumerate(self.parameters)}
+        self.sizes: IntArray = np.array([parameter.size for parameter in self.parameters], dtype=np.int64)
+
+    def canonical(self, rows: IntArray) -> IntArray:
+        """The parameter sets with every illegal cut and every number of replicas written as what it stands for."""
+        found = rows.copy()
+        picks = self._picks(rows)
+        for group, pick in zip(self._groups, picks, strict=True):
+            found[:, self._columns(group.names)] = group.positions[pick]
+        for part, (fitting, replicas) in enumerate(self._replicas(rows, picks)):
+            self._write(found, f"replicas_{part}", -(-(fitting - replicas) * self._most // fitting))
+        return found
+
+    def decode(self, rows: IntArray) -> Candidates:
+        """Candidates of the parameter sets [n, parameters]."""
+        picks = self._picks(rows)
+        blocks = []
+        for part, (_, replicas) in enumerate(self._replicas(rows, picks)):
+            options, grid = self._parts[part]
+            own = np.stack(
+                [pick for group, pick in zip(self._groups, picks, strict=True) if group.part == part]
+            )
+            micro = np.asarray(grid.micro_batches, dtype=np.int64)[self._read(rows, f"micro_batches_{part}")]
+            block = options.candidates(own, dict.fromkeys(options.phases, micro))
+            names = [PHASES[phase] for phase in options.phases]
+            blocks.append((names, block.replace(**{f"{name}_replicas": replicas for name in names})))
+        columns = dict(blocks[0][1].columns)
+        for names, block in blocks[1:]:
+            columns |= {key: block.columns[key] for key in ALL_COLUMNS if key.split("_")[0] in names}
+        columns |= {
+            "batch_size": self._first * self.batch_ratio ** (self._read(rows, "load") / LOAD_STEPS),
+            "chunk_tokens": self._chunks[self._read(rows, "chunk")],
+        }
+        return with_sharing(Candidates.of(**columns), self._ways, self._read(rows, "policy"))
+
+    def encode(self, candidates: Candidates) -> IntArray:
+        """Canonical parameter sets of the candidates that this space holds, loads rounded; others are left out."""
+        cuts = [
+            {
+                tuple(int(v) for v in row): n
+                for n, row in enumerate(zip(*(g.table[f] for f in _CUT), strict=True))
+            }
+            for g in self._groups
+        ]
+        found: list[dict[str, int]] = []
+        picks: list[list[int]] = []
+        repeats: list[list[int]] = []
+        for row in range(len(candidates)):
+            one = {name: column[row] for name, column in candidates.columns.items()}
+            own = [
+                known.get(_cut_of(one, group.cells)) for known, group in zip(cuts, self._groups, strict=True)
+            ]
+            values: dict[str, int | None] = {
+                "chunk": _position(self._chunks, one["chunk_tokens"]),
+                "policy": _position(self._ways, Sharing(int(one["policy"]), float(one["decode_share"]))),
+                "load": round(
+                    LOAD_STEPS * float(np.log(one["batch_size"] / self._first) / np.log(self.batch_ratio))
+                )
+                if self.batch_ratio > 1.0
+                else 0,
+            }
+            phases = [PHASES[options.phases[0]] for options, _ in self._parts]
+            for part, ((_, grid), phase) in enumerate(zip(self._parts, phases, strict=True)):
+                values[f"micro_batches_{part}"] = _position(grid.micro_batches, one[f"{phase}_micro_batches"])
+            known = {name: value for name, value in values.items() if value is not None}
+            cut = [pick for pick in own if pick is not None]
+            if len(known) == len(values) and len(cut) == len(own):
+                found.append(known)
+                picks.append(cut)
+                repeats.append([int(one[f"{phase}_replicas"]) for phase in phases])
+        rows = np.zeros((len(found), len(self.parameters)), dtype=np.int64)
+        for name in found[0] if found else ():
+            column = np.array([params[name] for params in found], dtype=np.int64)
+            self._write(rows, name, column)
+        if not found:
+            return rows
+        chosen = list(np.array(picks, dtype=np.int64).T)
+        for group, pick in zip(self._groups, chosen, strict=True):
+            rows[:, self._columns(group.names)] = group.positions[pick]
+        # The share of what fits depends on the replicas of the parts before.
+        wanted = np.array(repeats, dtype=np.int64)
+        for part in range(len(self._parts)):
+            fitting = self._replicas(rows, chosen)[part][0]
+            fewer = np.maximum(fitting - wanted[:, part], 0)
+            self._write(rows, f"replicas_{part}", -(-fewer * self._most // fitting))
+        return rows
+
+    def around_decode(self, units: Candidates) -> IntArray:
+        """Canonical parameter sets in which the decode cells are cut as in ``units`` [n, parameters].
+
+        Cells of prefill follow those of decode on their side; as many replicas as fit; every way to share, with the
+        smallest and the largest chunk.
+        """
+        chunk, way = np.meshgrid([0, len(self._chunks) - 1], np.arange(len(self._ways)))
+        repeated = units.take(np.repeat(np.arange(len(units)), way.size))
+        rows = np.zeros((len(repeated), len(self.parameters)), dtype=np.int64)
+        self._write(rows, "policy", np.tile(way.reshape(-1), len(units)))
+        self._write(rows, "chunk", np.tile(chunk.reshape(-1), len(units)))
+        for part, (_, grid) in enumerate(self._parts):
+            listed = np.asarray(grid.micro_batches, dtype=np.int64)
+            self._write(
+                rows, f"micro_batches_{part}", _nearest(listed, repeated.integer("decode_micro_batches"))
+            )
+        if self.batch_ratio > 1.0:
+            octaves = np.log(repeated.number("batch_size") / self._first) / np.log(self.batch_ratio)
+            self._write(rows, "load", np.rint(LOAD_STEPS * octaves).astype(np.int64))
+        for group in self._groups:
+            cut = _decode_cut(repeated, group.cells)
+            for name, field in zip(group.names, group.values, strict=True):
+                self._write(rows, name, _nearest(group.values[field], cut[field]))
+        return self.canonical(rows)
+
+    def _read(self, rows: IntArray, name: str) -> IntArray:
+        """A parameter's column; zero where only one value is possible."""
+        number = self.index.get(name)
+        return np.zeros(len(rows), dtype=np.int64) if number is None else rows[:, number]
+
+    def _write(self, rows: IntArray, name: str, values: IntArray) -> None:
+        number = self.index.get(name)
+        if number is not None:
+            rows[:, number] = np.clip(values, 0, self.sizes[number] - 1)
+
+    def _columns(self, names: tuple[str, ...]) -> list[int]:
+        return [self.index[name] for name in names]
+
+    def _picks(self, rows: IntArray) -> list[IntArray]:
+        """The cut of every group, as row of its table [n]."""
+        return [group.nearest(rows[:, self._columns(group.names)]) for group in self._groups]
+
+    def _replicas(self, rows: IntArray, picks: list[IntArray]) -> list[tuple[IntArray, IntArray]]:
+        """For each part how many replicas fit beside those before and one unit of those after, and how many it has."""
+        sizes = [np.zeros((len(rows), len(self._counts))) for _ in self._parts]
+        for group, pick in zip(self._groups, picks, strict=True):
+            np.add.at(
+                sizes[group.part],
+                (np.arange(len(rows)), group.table["pool"][pick]),
+                group.table["gpus"][pick],
+            )
+        left = self._counts - np.sum(sizes, axis=0)
+        found = []
+        for part, size in enumerate(sizes):
+            left = left + size
+            with np.errstate(divide="ignore", invalid="ignore"):
+                many = np.where(size > 0, left / size, np.inf).min(axis=1)
+            fitting = np.maximum(np.floor(many + 1e-9), 1.0).astype(np.int64)
+            replicas = fitting - self._read(rows, f"replicas_{part}") * fitting // self._most
+            left = left - size * replicas[:, None]
+            found.append((fitting, replicas))
+        return found
+
+
+__all__ = ["LOAD_STEPS", "Parameter", "SampledSpace"]

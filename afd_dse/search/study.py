@@ -1,0 +1,62 @@
+"""Optuna studies of a sampled search: named, made, and what goes in and out of them."""
+
+import hashlib
+import warnings
+
+import numpy as np
+import optuna
+from optuna.trial import FrozenTrial, Trial
+
+from afd_dse.cost.scenario import Scenario
+from afd_dse.operators.latency import IntArray
+from afd_dse.search.encoding import Parameter
+from afd_dse.search.space import Space
+from afd_dse.search.storage import Directions
+from afd_dse.spec.cells import Partition
+
+# NSGA-II generation. Small, since the parents are renewed once a generation.
+POPULATION = 40
+# Part of a study's name: studies of another encoding are not continued.
+_ENCODING = 2
+
+
+# Tokens/s per GPU and tokens/s per user.
+DIRECTIONS: Directions = ("maximize", "maximize")
+
+
+def study_name(scenario: Scenario, space: Space, partition: Partition, seed: int) -> str:
+    """Name of a study.
+
+    It holds a digest of everything that the answer depends on, so a stored study is never continued for another job.
+    """
+    digest = hashlib.sha256(repr((scenario, space, seed, _ENCODING)).encode()).hexdigest()[:16]
+    return f"{partition.text} {digest}"
+
+
+def new_study() -> optuna.Study:
+    """An empty study in memory."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.create_study(directions=DIRECTIONS)
+
+
+def sampler(seed: int, done: int) -> optuna.samplers.BaseSampler:
+    """The sampler for the draws after ``done`` trials. Its numbers depend on nothing else: a study can be continued."""
+    state = np.random.SeedSequence([seed, done]).generate_state(1)
+    return optuna.samplers.NSGAIISampler(population_size=POPULATION, seed=int(state[0]))
+
+
+def suggest(trial: Trial, parameters: list[Parameter]) -> IntArray:
+    """The parameter set [parameters] of an asked trial."""
+    return np.array([trial.suggest_int(p.name, 0, p.size - 1) for p in parameters], dtype=np.int64)
+
+
+def read(trial: FrozenTrial, parameters: list[Parameter]) -> IntArray:
+    """The parameter set [parameters] of a known trial."""
+    return np.array([trial.params[p.name] for p in parameters], dtype=np.int64)
+
+
+def as_params(row: IntArray, parameters: list[Parameter]) -> dict[str, int]:
+    """A parameter set as Optuna takes it."""
+    return {p.name: int(value) for p, value in zip(parameters, row, strict=True)}
