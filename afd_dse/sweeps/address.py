@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from afd_dse import __version__
+from afd_dse.errors import InputError
 from afd_dse.resources import operator_db_root, search_spaces_root
 from afd_dse.search.space import load_space
 from afd_dse.spec.job import Job
@@ -50,8 +51,13 @@ def address(job: Job) -> str:
 def _start_of(job: Job) -> str:
     """Content of the smaller space that the job's own search space starts from."""
     path = job.search.space_path
-    start = None if path.is_relative_to(search_spaces_root()) else load_space(path).start
-    return "" if start is None else load_space(start).model_dump_json()
+    if path.is_relative_to(search_spaces_root()):
+        return ""
+    try:
+        start = load_space(path).start
+        return "" if start is None else load_space(start).model_dump_json()
+    except InputError:
+        return ""  # the search will say what is wrong with it
 
 
 def _by_content(value: Any) -> Any:

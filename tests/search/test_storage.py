@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 from afd_dse.errors import InputError
 from afd_dse.search import sampled
 from afd_dse.search.pool import scores
-from afd_dse.search.storage import Crew, open_storage
+from afd_dse.search.storage import LEASE_S, Crew, open_storage
 from tests.search.test_sampled import CASE, PD, draw
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -85,6 +85,18 @@ def test_each_sees_the_trials_of_the_others_once_and_never_its_own() -> None:
     assert [trial.params["x"] for trial in other.fetch()] == [1, 2]
     assert [trial.params["x"] for trial in one.fetch()] == [3]
     assert one.fetch() == other.fetch() == []
+
+
+def test_a_process_of_another_machine_counts_until_its_lease_ends() -> None:
+    storage = InMemoryStorage()
+    crew = Crew(storage, "study", DIRECTIONS, 10)
+    note = {"name": "x", "size": 10, "host": "elsewhere", "pid": 1, "time": time.time() - LEASE_S + 1.0}
+    tickets = optuna.load_study(study_name="study tickets", storage=storage)
+    tickets.add_trial(optuna.trial.create_trial(state=TrialState.RUNNING, user_attrs=note))
+    began = time.monotonic()
+    with crew.batch(10) as count:
+        assert count == 10
+    assert time.monotonic() - began > 0.9
 
 
 def _hold(where: str, folder: str) -> None:

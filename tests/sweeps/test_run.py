@@ -116,6 +116,14 @@ def test_bad_jobs_and_lost_ones_are_recorded_and_stop_nothing(tmp_path: Path) ->
     assert afd_dse.sweep(two(), out=tmp_path / "lost", engine=Here()).counts["feasible"] == 2
 
 
+def test_a_search_space_that_is_not_valid_spoils_its_own_jobs_only(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text("name: half a space\n")
+    spaces = {"search.space": ["quick", str(tmp_path / "space.yaml")]}
+    result = afd_dse.sweep(two(**spaces), out=tmp_path / "out", engine=Here())
+    assert [point["status"] for point in result.document["points"]] == ["feasible", "bad_input"]
+    assert "search.space" in result.document["points"][1]["reason"]
+
+
 def test_a_worker_with_another_package_computes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +162,7 @@ def test_a_driver_is_killed_and_the_next_one_computes_only_what_lacks(tmp_path: 
     wait_until(lambda: len(log(out)) >= 2 or first.poll() is not None)
     first.kill()
     first.communicate()
-    before = len(log(out))
+    before = len(list((out / "results").glob("*.json")))
     assert 2 <= before < 5
     second = driver(file, "--workers", 2, "--out", out, "--json")
     text, errors = second.communicate()
@@ -163,7 +171,7 @@ def test_a_driver_is_killed_and_the_next_one_computes_only_what_lacks(tmp_path: 
     assert (document["computed"], document["reused"]) == (5 - before, before)
     assert document["counts"]["feasible"] == len(SWEEP["axes"]["slo.tpot_ms"])
     assert Counter(entry["address"] for entry in log(out)).most_common(1)[0][1] == 1
-    assert {path.stem for path in (out / "results").iterdir()} == {entry["address"] for entry in log(out)}
+    assert len(list((out / "results").iterdir())) == 5
 
 
 def test_processes_that_share_a_study_together_do_the_trials_asked_for(tmp_path: Path) -> None:
