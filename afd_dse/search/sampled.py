@@ -205,19 +205,21 @@ def search_sampled(
                 violations.append(np.clip(-found.evaluation.slack[offset], -WORST_VIOLATION, WORST_VIOLATION))
         return [memo[key] for key in keys]
 
-    def take_in(told: list[FrozenTrial]) -> None:
-        """Learn what was told before, or by other processes."""
-        study.add_trials(told)
-        evaluate_new([dict(trial.params) for trial in told])
+    def take_in(told: list[list[FrozenTrial]]) -> int:
+        """Learn what was told before, or by other processes; the number of trials."""
+        for batch in told:
+            study.add_trials(batch)
+            evaluate_new([dict(trial.params) for trial in batch])
+        return sum(map(len, told))
 
     with crew_of(journal, _name(scenario, space, partition, seed), _DIRECTIONS, wanted) as crew:
-        take_in(known := crew.fetch())
+        known = take_in(crew.fetch())
         if start is not None and not known and crew.alone:
             rows = np.concatenate([ranking(scenario, objective, start)[:STARTS], pareto_rows(start)[:STARTS]])
             for first in sampled.encode(start.candidates.take(np.unique(rows))):
                 study.enqueue_trial(first, skip_if_exists=True)
         # A continued study draws on from where it stopped, not the same numbers again; processes at work draw apart.
-        draws = seed + len(known) if crew.alone else None
+        draws = seed + known if crew.alone else None
         study.sampler = optuna.samplers.NSGAIISampler(population_size=POPULATION, seed=draws)
         count = -1
         while count:
