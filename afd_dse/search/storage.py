@@ -28,7 +28,8 @@ _LOCK_TIMEOUT_S = 60  # SQLite has one writer at a time
 _TABLES = {"studies", "version_info", "alembic_version"}  # of Optuna
 _TRIES = 10
 Directions = Sequence[Literal["minimize", "maximize"]]
-_OWNER = "owner"  # user attribute of a trial: who published it
+# User attributes of a published trial: name and size of its batch.
+_BATCH, _SIZE = "batch", "size"
 
 
 def is_url(reference: str) -> bool:
@@ -119,7 +120,7 @@ class Crew:
 
     def __init__(self, storage: BaseStorage | None, name: str, directions: Directions, wanted: int) -> None:
         self._wanted, self._done = wanted, 0
-        self._known: set[int] = set()
+        self._known: set[str] = set()
         self._study = self._tickets = None
         self.alone = True
         """Whether no other process was at work when this one joined."""
@@ -130,13 +131,13 @@ class Crew:
             self._presence = self._draw(0)
             self.alone = self._present() == 1
 
-    def fetch(self) -> list[FrozenTrial]:
-        """Completed trials that this process has neither told nor fetched before."""
+    def fetch(self) -> list[list[FrozenTrial]]:
+        """Batches of completed trials that this process has neither published nor fetched before, in order."""
         if self._study is None:
             return []
-        found = [trial for trial in self._completed() if trial.number not in self._known]
-        self._known.update(trial.number for trial in found)
-        return [trial for trial in found if trial.user_attrs.get(_OWNER) != self._presence]
+        fresh = {name: batch for name, batch in self._batches().items() if name not in self._known}
+        self._known.update(fresh)
+        return list(fresh.values())
 
     @contextmanager
     def batch(self, most: int) -> Iterator[int]:
@@ -147,7 +148,7 @@ class Crew:
         if self._study is None:
             yield min(most, self._wanted - self._done)
             return
-        while (left := self._wanted - len(self._completed())) > 0:
+        while (left := self._wanted - self._completed()) > 0:
             # The last trials are divided, so that nobody waits long for another.
             mine = self._draw(min(most, math.ceil(left / self._present())))
             room = self._room(mine)
@@ -164,19 +165,33 @@ class Crew:
         """Make completed trials known to the others."""
         self._done += len(trials)
         if self._study is not None:
+            name = uuid.uuid4().hex
+            self._known.add(name)
+            batch = {_BATCH: name, _SIZE: len(trials)}
             for trial in trials:
-                owned = copy.copy(trial)
-                owned.user_attrs = trial.user_attrs | {_OWNER: self._presence}
-                self._study.add_trial(owned)
+                marked = copy.copy(trial)
+                marked.user_attrs = trial.user_attrs | batch
+                self._study.add_trial(marked)
 
     def leave(self) -> None:
         """Say that this process works on the study no longer."""
         if self._tickets is not None:
             self._give_back(self._presence)
 
-    def _completed(self) -> list[FrozenTrial]:
+    def _batches(self) -> dict[str, list[FrozenTrial]]:
+        """All whole batches by name; what a process that died has published of another one does not count."""
         assert self._study is not None
-        return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        found: dict[str, list[FrozenTrial]] = {}
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            found.setdefault(trial.user_attrs.get(_BATCH, ""), []).append(trial)
+        return {
+            name: batch
+            for name, batch in found.items()
+            if len(batch) == batch[0].user_attrs.get(_SIZE, len(batch))
+        }
+
+    def _completed(self) -> int:
+        return sum(map(len, self._batches().values()))
 
     def _draw(self, size: int) -> str:
         """Draw a ticket; its name."""
@@ -205,7 +220,7 @@ class Crew:
         before = 0
         for ticket in self._held():
             if ticket.user_attrs["name"] == mine:
-                return min(int(ticket.user_attrs["size"]), self._wanted - len(self._completed()) - before)
+                return min(int(ticket.user_attrs["size"]), self._wanted - self._completed() - before)
             before += int(ticket.user_attrs["size"])
         return 0  # taken for dead; the next ticket is younger
 

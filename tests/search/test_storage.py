@@ -82,9 +82,24 @@ def test_each_sees_the_trials_of_the_others_once_and_never_its_own() -> None:
     assert not other.alone
     one.publish([point(1), point(2)])
     other.publish([point(3)])
-    assert [trial.params["x"] for trial in other.fetch()] == [1, 2]
-    assert [trial.params["x"] for trial in one.fetch()] == [3]
+    assert [[trial.params["x"] for trial in batch] for batch in other.fetch()] == [[1, 2]]
+    assert [[trial.params["x"] for trial in batch] for batch in one.fetch()] == [[3]]
     assert one.fetch() == other.fetch() == []
+
+
+def test_part_of_a_batch_does_not_count() -> None:
+    storage = InMemoryStorage()
+    one = Crew(storage, "study", DIRECTIONS, 10)
+    study = optuna.load_study(study_name="study", storage=storage)
+    one.publish([point(1), point(2)])
+    torn = point(3)
+    torn.user_attrs = {"batch": "torn", "size": 2}
+    study.add_trial(torn)
+    other = Crew(storage, "study", DIRECTIONS, 3)
+    assert [[trial.params["x"] for trial in batch] for batch in other.fetch()] == [[1, 2]]
+    one.leave()
+    with other.batch(10) as count:
+        assert count == 1
 
 
 def test_a_process_of_another_machine_counts_until_its_lease_ends() -> None:
