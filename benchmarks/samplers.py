@@ -54,7 +54,7 @@ TARGET = 0.99
 # Trials are told in blocks of this size, as the search does.
 BLOCK = 40
 # What the search adds to its trials at the end, as factor: fillings and refinement.
-ADDED = 1.25
+ADDED = 1.45
 
 
 def scenario_of(job: str) -> Scenario:

@@ -9,8 +9,8 @@ from afd_dse.search.encoding import LOAD_STEPS, SampledSpace
 
 # Share of the moves that start anywhere on the front, rather than where the gap is large.
 ANYWHERE = 0.3
-# The point of most throughput counts as if the front went on to this multiple of it.
-BEYOND = 1.1
+# Area that counts as open beyond the point of most throughput, as share of the area that it dominates.
+BEYOND = 0.05
 # Fillings of the front evaluated at once.
 FILLED_AT_ONCE = 20
 
@@ -47,8 +47,9 @@ def moves(space: SampledSpace) -> IntArray:
     found.append(dict.fromkeys(ending["_pool"], 1))
     if "policy" in index and "chunk" in index:
         policy, chunk = index["policy"], index["chunk"]
-        changes = {sign * size for size in (1, 2, space.sizes[chunk] - 1) for sign in (-1, 1)}
-        found += [{policy: n, chunk: c} for n in range(1, space.sizes[policy]) for c in sorted(changes)]
+        shifts = {sign * size for size in (1, 2, space.parameters[chunk].size - 1) for sign in (-1, 1)}
+        others = range(1, space.parameters[policy].size)
+        found += [{policy: other, chunk: shift} for other in others for shift in sorted(shifts)]
     table = np.zeros((len(found), len(space.parameters)), dtype=np.int64)
     for row, changes in enumerate(found):
         for number, change in changes.items():
@@ -63,14 +64,14 @@ def neighbours(space: SampledSpace, steps: IntArray, row: IntArray) -> IntArray:
     reached = np.where(unordered, reached % space.sizes, reached)
     inside = ((reached >= 0) & (reached < space.sizes)).all(axis=1)
     found = np.unique(space.canonical(reached[inside]), axis=0)
-    return found[(found != row).any(axis=1)]
+    others: IntArray = found[(found != row).any(axis=1)]
+    return others
 
 
-def gaps(speed: FloatArray, throughput: FloatArray, slowest: float) -> FloatArray:
+def gaps(speed: FloatArray, throughput: FloatArray) -> FloatArray:
     """Area that a front, fastest first, leaves open between each of its points and the next slower one [n]."""
-    width = speed - np.append(speed[1:], slowest)
-    height = np.append(throughput[1:], BEYOND * throughput[-1:]) - throughput
-    result: FloatArray = width * height
+    width, height = speed[:-1] - speed[1:], throughput[1:] - throughput[:-1]
+    result: FloatArray = np.append(width * height, BEYOND * speed[-1:] * throughput[-1:])
     return result
 
 
@@ -79,8 +80,9 @@ def priorities(open_area: FloatArray) -> FloatArray:
     area = open_area + np.append(0.0, open_area[:-1])
     total = area.sum()
     share = area / total if total > 0.0 else np.full(len(area), 1.0 / len(area))
-    result: FloatArray = (1.0 - ANYWHERE) * share + ANYWHERE / len(area)
-    return result / result.sum()
+    mixed = (1.0 - ANYWHERE) * share + ANYWHERE / len(area)
+    result: FloatArray = mixed / mixed.sum()
+    return result
 
 
 def drawn_moves(

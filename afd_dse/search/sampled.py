@@ -9,6 +9,7 @@ import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 from scipy.stats import qmc
 
+from afd_dse.cost.columns import ALL_COLUMNS
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
@@ -26,7 +27,7 @@ from afd_dse.search.moves import (
 )
 from afd_dse.search.objective import Objective
 from afd_dse.search.pareto import front
-from afd_dse.search.pool import Found, keep, pareto_rows, ranking
+from afd_dse.search.pool import Found, keep, pareto_rows, ranking, scores
 from afd_dse.search.space import Space
 from afd_dse.search.storage import Crew, crew_of
 from afd_dse.search.study import (
@@ -48,12 +49,15 @@ SPREAD = 40
 STARTS = 50
 # Share of a generation that are moves from the front; NSGA-II draws the rest.
 MOVED = 0.7
+# Best layouts by the objective that are moved from as well, and how often relative to the front.
+LEADERS = 8
+LED = 0.3
 # Times that NSGA-II is asked for one candidate that is new.
 ATTEMPTS = 3
 # Evaluations that fill the gaps of the front at the end, as share of the trials.
 FILLED = 0.17
-# Rows of the answer whose load is refined between the steps of the parameters.
-REFINED = 2
+# Best layouts whose load is refined up to the limits, as share of the trials.
+REFINED = 0.01
 # Units that the thinned space of a start may hold, as share of the trials.
 START_ROWS = 0.15
 # Most trials that begin from such units, as share of the trials.
@@ -74,6 +78,7 @@ class _Archive:
     rows: list[IntArray] = field(default_factory=list)
     speed: list[float] = field(default_factory=list)
     throughput: list[float] = field(default_factory=list)
+    score: list[float] = field(default_factory=list)
     violation: list[FloatArray] = field(default_factory=list)
     kept: list[Found] = field(default_factory=list)
     known: dict[bytes, int] = field(default_factory=dict)
@@ -99,6 +104,7 @@ class _Archive:
             self.rows.append(row)
         self.speed += metrics["tokens_per_s_per_user"].tolist()
         self.throughput += metrics["tokens_per_s_per_gpu"].tolist()
+        self.score += scores(self.scenario, self.objective, found).tolist()
         self.violation += list(np.clip(-slack, -WORST_VIOLATION, WORST_VIOLATION))
 
     def front(self) -> tuple[IntArray, FloatArray]:
@@ -115,9 +121,19 @@ class _Archive:
             return table[nearest], np.ones(len(nearest))
         speed, throughput = np.array(self.speed)[feasible], np.array(self.throughput)[feasible]
         best = front(speed, throughput)
-        limit = self.scenario.slo.tpot_s
-        slowest = 1.0 / limit if np.isfinite(limit) else 0.0
-        return table[feasible[best]], gaps(speed[best], throughput[best], slowest)
+        return table[feasible[best]], gaps(speed[best], throughput[best])
+
+    def leaders(self, count: int) -> IntArray:
+        """Feasible parameter sets of the best scores, one a layout, at most ``count``."""
+        score = np.array(self.score)
+        ranked = np.argsort(-score, kind="stable")
+        ranked = ranked[np.isfinite(score[ranked])]
+        table = np.stack(self.rows)[ranked]
+        load = self.space.index.get("load")
+        layouts = table if load is None else np.delete(table, load, axis=1)
+        first = np.sort(np.unique(layouts, axis=0, return_index=True)[1]) if len(table) else ranked
+        leading: IntArray = table[first[:count]]
+        return leading
 
     def found(self) -> Found:
         """What is worth keeping of all."""
@@ -139,9 +155,8 @@ def search_sampled(
     """Sample a partition on tokens/s/GPU and tokens/s/user under all constraints.
 
     ``trials`` distinct candidates are drawn: neighbours of the front by preference where it has gaps, and children by
-    NSGA-II. Then loads between those drawn fill the front. With ``journal`` (a storage: a file, or the URL of a
-    database) an interrupted study is continued; ``trials`` counts what it already holds, and what follows depends only
-    on that and the seed. Processes at work at the same time share the study and draw apart. A study begins
+    NSGA-II. Then loads between those drawn fill the front. With ``journal`` (a file) an interrupted study is continued;
+    ``trials`` counts what the journal already holds, and what follows depends only on that and the seed. A study begins
     with the best and the front of ``start``, or, where phases have GPUs of their own, of a thinned space. Returns what
     is worth keeping and the number of candidates evaluated.
     """
@@ -162,7 +177,7 @@ def search_sampled(
     with crew_of(journal, study_name(scenario, space, partition, seed), DIRECTIONS, wanted) as crew:
         study = new_study()
         _take_in(study, archive, crew)
-        if not crew.alone:
+        if not crew.alone:  # processes at work draw apart
             seed = int(np.random.default_rng().integers(2**32))
         beginning = [*begin, *_beginning(archive, start, seed)]
         if not crew.alone:
@@ -172,11 +187,19 @@ def search_sampled(
         return None, evaluated
     _fill(archive, round(FILLED * len(archive)))
     found = archive.found() if start is None else Found.join([archive.found(), start])
-    refined = refine_batch(
-        scenario, objective, found, sampled.batch_ratio ** (1.0 / LOAD_STEPS), best=REFINED
-    )
+    refined = _refine(archive, max(round(REFINED * wanted), 2))
     evaluated += len(archive) + (REFINEMENT_STEPS + 1) * len(refined)
     return (Found.join([found, refined]) if len(refined) else found), evaluated
+
+
+def _refine(archive: _Archive, most: int) -> Found:
+    """The best layouts, at most ``most``, at the largest load that the limits admit within a step of the grid."""
+    found = Found.join(archive.kept)
+    ranked = ranking(archive.scenario, archive.objective, found)
+    columns = [found.candidates.number(name)[ranked] for name in ALL_COLUMNS if name != "batch_size"]
+    first = np.sort(np.unique(np.column_stack(columns), axis=0, return_index=True)[1])
+    best = found.take(ranked[first[:most]])
+    return refine_batch(archive.scenario, archive.objective, best, archive.space.batch_ratio)
 
 
 def _beginning(archive: _Archive, start: Found | None, seed: int) -> list[IntArray]:
@@ -193,12 +216,11 @@ def _beginning(archive: _Archive, start: Found | None, seed: int) -> list[IntArr
 
 
 def _take_in(study: optuna.Study, archive: _Archive, crew: Crew) -> None:
-    """Learn what was told before, or by other processes."""
-    told = crew.fetch()
-    if told:
-        study.add_trials(told)
-        space = archive.space
-        archive.add(list(space.canonical(np.stack([read(trial, space.parameters) for trial in told]))))
+    """Learn what was told before, or by other processes, batch by batch as it was told."""
+    space = archive.space
+    for batch in crew.fetch():
+        study.add_trials(batch)
+        archive.add(list(space.canonical(np.stack([read(trial, space.parameters) for trial in batch]))))
 
 
 def _draw(
@@ -232,9 +254,18 @@ def _generation(
     rng = np.random.default_rng([seed, len(archive)])
     if len(chosen) < size and len(archive):
         rows, area = archive.front()
+        leaders = archive.leaders(LEADERS)
+        led = LED / max(len(leaders), 1)
+        chance = np.concatenate([priorities(area), np.full(len(leaders), led)])
         count = min(max(round(MOVED * size), 1), size - len(chosen))
         chosen += drawn_moves(
-            rows, priorities(area), around, archive.holds, rng, count, space.index.get("load")
+            np.concatenate([rows, leaders]),
+            chance / chance.sum(),
+            around,
+            archive.holds,
+            rng,
+            count,
+            space.index.get("load"),
         )
     study.sampler = sampler(seed, len(archive))
     asked = _ask(study, archive, chosen, size)

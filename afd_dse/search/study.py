@@ -18,8 +18,6 @@ from afd_dse.spec.cells import Partition
 POPULATION = 40
 # Part of a study's name: studies of another encoding are not continued.
 _ENCODING = 2
-
-
 # Tokens/s per GPU and tokens/s per user.
 DIRECTIONS: Directions = ("maximize", "maximize")
 
