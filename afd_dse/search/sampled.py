@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from afd_dse.cost.columns import ALL_COLUMNS, PHASES, Candidates
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
@@ -225,20 +225,31 @@ def search_sampled(
         while count:
             with crew.batch(POPULATION) as count:
                 take_in(crew.fetch())
-                asked = [study.ask() for _ in range(count)]
-                params = [_suggest(trial, sampled.ranges) for trial in asked]
+                asked = {
+                    trial: _suggest(trial, sampled.ranges) for trial in [study.ask() for _ in range(count)]
+                }
+                taken = crew.claim([_key(params) for params in asked.values()]) if count else set()
+                take_in(crew.fetch())
+                for trial in [trial for trial, params in asked.items() if _key(params) in taken]:
+                    study.tell(trial, state=TrialState.FAIL)  # another process has it in hand
+                    del asked[trial]
                 told = []
-                for trial, position in zip(asked, evaluate_new(params), strict=True):
+                for trial, position in zip(asked, evaluate_new(list(asked.values())), strict=True):
                     for name, violation in zip(CONSTRAINTS, violations[position], strict=True):
                         trial.set_constraint(name, float(violation))
                     told.append(study.tell(trial, values[position]))
                 crew.publish(told)
-            progress(count)
+            progress(len(told))
     if not kept:
         return None, 0
     found = keep(scenario, objective, Found.join(kept), best=256)
     refined = refine_batch(scenario, objective, found, sampled.batch_ratio)
     return (Found.join([found, refined]) if len(refined) else found), len(memo) + len(refined)
+
+
+def _key(params: Mapping[str, int]) -> str:
+    """A short name of a parameter set, the same in every process."""
+    return hashlib.sha256(repr(sorted(params.items())).encode()).hexdigest()[:16]
 
 
 def _suggest(trial: Trial, ranges: dict[str, int]) -> dict[str, int]:
