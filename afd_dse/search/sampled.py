@@ -236,17 +236,18 @@ def _draw(
     while more:
         with crew.batch(POPULATION) as size:
             _take_in(study, archive, crew)
-            told = _generation(study, archive, beginning, seed, size) if size else []
+            asked = _generation(study, archive, beginning, seed, size) if size else []
+            told = _evaluated(study, archive, crew, asked)
             crew.publish(told)
-        more = len(told)
-        if more:
-            progress(more)
+        more = len(asked)
+        if told:
+            progress(len(told))
 
 
 def _generation(
     study: optuna.Study, archive: _Archive, beginning: list[IntArray], seed: int, size: int
-) -> list[FrozenTrial]:
-    """Ask, evaluate and tell ``size`` trials; fewer, or none, where nothing is new."""
+) -> list[tuple[Trial, IntArray]]:
+    """Ask for ``size`` trials; fewer, or none, where nothing is new."""
     space = archive.space
     around = partial(neighbours, space, moves(space))
     waiting = {row.tobytes(): row for row in beginning if not archive.holds(row)}
@@ -268,10 +269,23 @@ def _generation(
             space.index.get("load"),
         )
     study.sampler = sampler(seed, len(archive))
-    asked = _ask(study, archive, chosen, size)
-    archive.add([row for _, row in asked])
+    return _ask(study, archive, chosen, size)
+
+
+def _evaluated(
+    study: optuna.Study, archive: _Archive, crew: Crew, asked: list[tuple[Trial, IntArray]]
+) -> list[FrozenTrial]:
+    """Evaluate and tell what was asked, but for what other processes have in hand or have told meanwhile."""
+    if not asked:
+        return []
+    taken = crew.claim([row.tobytes().hex() for _, row in asked])
+    _take_in(study, archive, crew)
+    own = [(t, row) for t, row in asked if not (row.tobytes().hex() in taken or archive.holds(row))]
+    for trial in {trial for trial, _ in asked} - {trial for trial, _ in own}:
+        study.tell(trial, state=TrialState.FAIL)
+    archive.add([row for _, row in own])
     told = []
-    for trial, row in asked:
+    for trial, row in own:
         position = archive.known[row.tobytes()]
         for name, violation in zip(CONSTRAINTS, archive.violation[position], strict=True):
             trial.set_constraint(name, float(violation))

@@ -122,6 +122,7 @@ class Crew:
         self._wanted, self._done = wanted, 0
         self._known: set[str] = set()
         self._study = self._tickets = None
+        self._claims: list[str] = []
         self.alone = True
         """Whether no other process was at work when this one joined."""
         if storage is not None:
@@ -157,9 +158,22 @@ class Crew:
                     yield room
                     return
             finally:
-                self._give_back(mine)
+                self._give_back(mine, *self._claims)
+                self._claims.clear()
             time.sleep(_WAIT_S * (0.5 + random.random()))
         yield 0
+
+    def claim(self, keys: Sequence[str]) -> set[str]:
+        """Say which candidates are about to be evaluated; those of them that other processes are evaluating now.
+
+        Fetch afterwards: what others have completed meanwhile is claimed no longer.
+        """
+        if self._tickets is None:
+            return set()
+        # NOTE: everybody writes before reading, so of two that draw the same candidate at once at least one gives way.
+        self._claims.append(self._draw(0, claims=list(keys)))
+        others = [t.user_attrs for t in self._held() if t.user_attrs["name"] not in self._claims]
+        return set(keys) & {key for note in others for key in note.get("claims", ())}
 
     def publish(self, trials: Sequence[FrozenTrial]) -> None:
         """Make completed trials known to the others."""
@@ -193,12 +207,12 @@ class Crew:
     def _completed(self) -> int:
         return sum(map(len, self._batches().values()))
 
-    def _draw(self, size: int) -> str:
+    def _draw(self, size: int, **more: Any) -> str:
         """Draw a ticket; its name."""
         assert self._tickets is not None
         name = uuid.uuid4().hex
         note = {"name": name, "size": size, "host": platform.node(), "pid": os.getpid(), "time": time.time()}
-        self._tickets.add_trial(create_trial(state=TrialState.RUNNING, user_attrs=note))
+        self._tickets.add_trial(create_trial(state=TrialState.RUNNING, user_attrs=note | more))
         return name
 
     def _held(self) -> list[FrozenTrial]:
@@ -211,8 +225,9 @@ class Crew:
 
     def _present(self) -> int:
         """Processes at work, this one included."""
-        own = {self._presence: None}
-        return len(own | {t.user_attrs["name"]: None for t in self._held() if t.user_attrs["size"] == 0})
+        notes = [ticket.user_attrs for ticket in self._held()]
+        here = {note["name"] for note in notes if note["size"] == 0 and "claims" not in note}
+        return len(here | {self._presence})
 
     def _room(self, mine: str) -> int:
         """Trials that the ticket ``mine`` admits: what is wanted less what is done and what earlier tickets hold."""
@@ -224,10 +239,10 @@ class Crew:
             before += int(ticket.user_attrs["size"])
         return 0  # taken for dead; the next ticket is younger
 
-    def _give_back(self, name: str) -> None:
+    def _give_back(self, *names: str) -> None:
         assert self._tickets is not None
         for ticket in self._tickets.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if ticket.user_attrs["name"] == name:
+            if ticket.user_attrs["name"] in names:
                 self._tickets.tell(ticket.number, 0.0, skip_if_finished=True)
 
 
@@ -242,7 +257,7 @@ def crew_of(reference: str | None, name: str, directions: Directions, wanted: in
 
 
 def _alive(note: Mapping[str, Any]) -> bool:
-    if time.time() - note["time"] > LEASE_S and note["size"]:
+    if time.time() - note["time"] > LEASE_S and (note["size"] or "claims" in note):
         return False
     if note["host"] != platform.node():
         return bool(time.time() - note["time"] < LEASE_S)

@@ -87,6 +87,18 @@ def test_each_sees_the_trials_of_the_others_once_and_never_its_own() -> None:
     assert one.fetch() == other.fetch() == []
 
 
+def test_what_one_process_has_in_hand_the_other_leaves_alone() -> None:
+    storage = InMemoryStorage()
+    one, other = (Crew(storage, "study", DIRECTIONS, 100) for _ in range(2))
+    with one.batch(10):
+        assert one.claim(["a", "b"]) == set()
+        with other.batch(10):
+            assert other.claim(["b", "c"]) == {"b"}
+            assert one.claim(["c", "d"]) == {"c"}
+        assert one.claim(["c"]) == set()
+    assert other.claim(["a", "b", "c", "d"]) == set()
+
+
 def test_part_of_a_batch_does_not_count() -> None:
     storage = InMemoryStorage()
     one = Crew(storage, "study", DIRECTIONS, 10)
