@@ -1,4 +1,4 @@
-"""Finds the best way to serve an LLM on a cluster: ``load_job``, ``optimize``, ``estimate``.
+"""Finds the best way to serve an LLM on a cluster: ``load_job``, ``optimize``, ``estimate``, ``sweep``.
 
 Nothing else is public. Loaded on first use, so that ``import afd_dse`` and ``afd-dse --help`` stay light.
 """
@@ -11,16 +11,18 @@ if TYPE_CHECKING:
     from afd_dse.results.result import Result
     from afd_dse.spec.job import Job
     from afd_dse.spec.load import load_job
+    from afd_dse.sweeps.run import sweep
 
 _HOMES = {
     "load_job": "afd_dse.spec.load",
     "optimize": "afd_dse.results.api",
     "estimate": "afd_dse.results.api",
+    "sweep": "afd_dse.sweeps.run",
     "Job": "afd_dse.spec.job",
     "Result": "afd_dse.results.result",
 }
 
-__all__ = ["Job", "Result", "estimate", "load_job", "optimize"]
+__all__ = ["Job", "Result", "estimate", "load_job", "optimize", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

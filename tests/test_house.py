@@ -18,6 +18,7 @@ FLOW = (
     "simulation",
     "planning",
     "results",
+    "sweeps",
     "report",
     "literature",
     "dashboard",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from afd_dse.cli import data, evidence
+from afd_dse.cli import data, evidence, sweep
 from afd_dse.cli.errors import DONE, INFEASIBLE
 from afd_dse.cli.root import AsJson, CalibrationOption, Deployment, JobFile, Mode, Rank, app, print_json
 
@@ -35,8 +35,14 @@ def optimize(
     trials: Annotated[
         int | None, typer.Option(help="Candidates that a sampled search evaluates a mode.")
     ] = None,
-    journal: Annotated[
-        str | None, typer.Option(metavar="FILE", help="File that a sampled search is continued from.")
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            "--journal",
+            metavar="FILE|URL",
+            help="Where a sampled search keeps its trials, to continue or share it: file or database.",
+        ),
     ] = None,
     calibration: CalibrationOption = None,
     confirm: Annotated[
@@ -59,7 +65,7 @@ def optimize(
         "method": method,
         "seed": seed,
         "trials": trials,
-        "journal": journal,
+        "storage": storage,
         "calibration": calibration,
     }
     asked = read_job(job, changes)
@@ -277,4 +283,4 @@ def main() -> None:
 
 
 # The other commands register themselves when their modules are loaded.
-__all__ = ["app", "data", "evidence", "main"]
+__all__ = ["app", "data", "evidence", "main", "sweep"]

@@ -43,11 +43,15 @@ def accelerators(as_json: AsJson = False) -> int:
 
 
 @app.command()
-def schema() -> int:
-    """Print the JSON schema of the job file."""
-    from afd_dse import Job
+def schema(
+    document: Annotated[
+        str, typer.Argument(metavar="[DOCUMENT]", help="job, or sweep for the file of `afd-dse sweep`.")
+    ] = "job",
+) -> int:
+    """Print the JSON schema of the job file, or of the sweep file."""
+    from afd_dse.cli.inputs import schema_of
 
-    print_json(Job.model_json_schema())
+    print_json(schema_of(document))
     return DONE
 
 

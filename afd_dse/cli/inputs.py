@@ -30,8 +30,20 @@ def read_job(path: Path, changes: Mapping[str, Any]) -> Job:
     document = job.model_dump(mode="json")
     if "calibration" in given:
         document["calibration"] = given.pop("calibration")
+    if "storage" in given:
+        document["search"]["journal"] = None
     document["search"] |= given
     return load_job(document, folder=Path.cwd())
+
+
+def schema_of(document: str) -> dict[str, Any]:
+    """JSON schema of a kind of document: ``job`` or ``sweep``."""
+    from afd_dse.spec.sweep import SweepFile
+
+    schemas = {"job": Job.model_json_schema, "sweep": SweepFile.model_json_schema}
+    if document not in schemas:
+        raise InputError(Problem("DOCUMENT", document, "no such document", choose(document, schemas)))
+    return schemas[document]()
 
 
 def read_deployment(source: str, mode: str | None, rank: int | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 from afd_dse.cli.errors import Commands
 
 # What a newcomer needs comes first in the help.
-_FIRST = ("optimize", "estimate", "report", "dashboard", "simulate", "plan", "validate", "calibrate")
+_FIRST = ("optimize", "estimate", "report", "dashboard", "simulate", "plan", "sweep", "validate", "calibrate")
 
 
 class Root(Commands):

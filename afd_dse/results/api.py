@@ -49,7 +49,7 @@ def optimize(
         method=asked.method,
         seed=asked.seed,
         trials=asked.trials,
-        journal=asked.journal,
+        journal=asked.storage or asked.journal,
         grids={name: grids_of(name) for name, _ in asked.partitions},
         progress=progress or (lambda mode, rows: None),
     )

@@ -10,6 +10,8 @@ from afd_dse.results.result import Result
 from afd_dse.results.table import front_table
 
 RESULT, FRONT, CANDIDATES, REPORT = "result.json", "pareto.csv", "candidates.parquet", "report.html"
+STAGING = ".afd-dse-"
+"""Start of the names of folders in which files are written before they are renamed."""
 
 
 def write_result(result: Result, directory: str | Path, page: str | None = None) -> list[Path]:
@@ -56,7 +58,7 @@ def check_folder(directory: str | Path) -> None:
 
 def _replace_all(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
     """Write every file under another name first, so that a full disk spoils nothing, then rename them."""
-    with tempfile.TemporaryDirectory(prefix=".afd-dse-", dir=folder) as name:
+    with tempfile.TemporaryDirectory(prefix=STAGING, dir=folder) as name:
         staging = Path(name)
         for file, content in contents.items():
             (staging / file).write_bytes(content)

@@ -35,7 +35,7 @@ RANKED_PER_MODE = 5
 GUESS_WARNING = 0.25
 _KEYS = ("job", "best", "best_per_mode", "pareto", "considered", "evaluated", "modes", "warnings")
 # What an objective compares modes by: metric, words, and whether less is better.
-_COMPARED: dict[str, tuple[str, str, bool]] = {
+COMPARED: dict[str, tuple[str, str, bool]] = {
     "throughput_per_gpu": ("tokens_per_s_per_gpu", "tokens/s per GPU", False),
     "total_throughput": ("tokens_per_s", "tokens/s", False),
     "usd_per_mtok": ("usd_per_mtok", "$ per million tokens", True),
@@ -222,7 +222,7 @@ def _why_behind(best: Deployment, winner: Deployment | None, objective: Objectiv
     """Why a feasible mode is not the answer; None for the mode that is."""
     if winner is None or winner["mode"] == best["mode"]:
         return None
-    metric, words, less = _COMPARED[objective]
+    metric, words, less = COMPARED[objective]
     ours, theirs = best[metric], winner[metric]
     if theirs == 0.0:  # GPUs without a price
         behind = 0.0

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import optuna
-from optuna.trial import Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 from scipy.stats import qmc
 
 from afd_dse.cost.columns import ALL_COLUMNS
@@ -14,8 +14,9 @@ from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.coarse import decode_front, phase_fronts
+from afd_dse.search.crossing import evaluations
 from afd_dse.search.encoding import LOAD_STEPS, SampledSpace
-from afd_dse.search.joint import REFINEMENT_STEPS, refine_batch
+from afd_dse.search.joint import refine_batch
 from afd_dse.search.moves import (
     FILLED_AT_ONCE,
     drawn_moves,
@@ -29,7 +30,17 @@ from afd_dse.search.objective import Objective
 from afd_dse.search.pareto import front
 from afd_dse.search.pool import Found, keep, pareto_rows, ranking, scores
 from afd_dse.search.space import Space
-from afd_dse.search.study import POPULATION, Study, as_params, open_study, read, sampler, suggest
+from afd_dse.search.storage import Crew, crew_of
+from afd_dse.search.study import (
+    DIRECTIONS,
+    POPULATION,
+    as_params,
+    new_study,
+    read,
+    sampler,
+    study_name,
+    suggest,
+)
 from afd_dse.spec.cells import Partition
 
 DEFAULT_TRIALS = 4000
@@ -163,19 +174,22 @@ def search_sampled(
         begin = list(rows[some])
     elif start is None:
         start, evaluated = phase_fronts(scenario, space, partition, objective, int(START_ROWS * wanted))
-    study = open_study(scenario, space, partition, seed, journal)
     archive = _Archive(scenario, objective, sampled)
-    done = study.finished()
-    for generation in done:
-        archive.add(list(sampled.canonical(np.stack([read(t, sampled.parameters) for t in generation]))))
-    beginning = [*begin, *_beginning(archive, start, seed)]
-    _draw(study, len(done), archive, beginning, seed, wanted, progress)
+    with crew_of(journal, study_name(scenario, space, partition, seed), DIRECTIONS, wanted) as crew:
+        study = new_study()
+        _take_in(study, archive, crew)
+        if not crew.alone:  # processes at work draw apart
+            seed = int(np.random.default_rng().integers(2**32))
+        beginning = [*begin, *_beginning(archive, start, seed)]
+        if not crew.alone:
+            np.random.default_rng(seed).shuffle(beginning)
+        _draw(study, archive, beginning, seed, crew, progress)
     if not len(archive):
         return None, evaluated
     _fill(archive, round(FILLED * len(archive)))
     found = archive.found() if start is None else Found.join([archive.found(), start])
     refined = _refine(archive, max(round(REFINED * wanted), 2))
-    evaluated += len(archive) + (REFINEMENT_STEPS + 1) * len(refined)
+    evaluated += len(archive) + evaluations(len(refined)) + len(refined)
     return (Found.join([found, refined]) if len(refined) else found), evaluated
 
 
@@ -202,52 +216,82 @@ def _beginning(archive: _Archive, start: Found | None, seed: int) -> list[IntArr
     return [*space.encode(start.candidates.take(np.unique(rows))), *spread]
 
 
+def _take_in(study: optuna.Study, archive: _Archive, crew: Crew) -> None:
+    """Learn what was told before, or by other processes, batch by batch as it was told."""
+    space = archive.space
+    for batch in crew.fetch():
+        study.add_trials(batch)
+        archive.add(list(space.canonical(np.stack([read(trial, space.parameters) for trial in batch]))))
+
+
 def _draw(
-    study: Study,
-    number: int,
+    study: optuna.Study,
     archive: _Archive,
     beginning: list[IntArray],
     seed: int,
-    wanted: int,
+    crew: Crew,
     progress: Callable[[int], None],
 ) -> None:
-    """Ask, evaluate and tell from generation ``number`` on until ``wanted`` distinct candidates are known."""
+    """Ask, evaluate and tell generation after generation until all that are wanted are known, or none is new."""
+    more = 1
+    while more:
+        with crew.batch(POPULATION) as size:
+            _take_in(study, archive, crew)
+            asked = _generation(study, archive, beginning, seed, size) if size else []
+            told = _evaluated(study, archive, crew, asked)
+            crew.publish(told)
+        more = len(asked)
+        if told:
+            progress(len(told))
+
+
+def _generation(
+    study: optuna.Study, archive: _Archive, beginning: list[IntArray], seed: int, size: int
+) -> list[tuple[Trial, IntArray]]:
+    """Ask for ``size`` trials; fewer, or none, where nothing is new."""
     space = archive.space
     around = partial(neighbours, space, moves(space))
-    while len(archive) < wanted:
-        size = min(POPULATION, wanted - len(archive))
-        waiting = {row.tobytes(): row for row in beginning if not archive.holds(row)}
-        chosen = list(waiting.values())[:size]
-        rng = np.random.default_rng([seed, len(archive)])
-        if len(chosen) < size and len(archive):
-            rows, area = archive.front()
-            leaders = archive.leaders(LEADERS)
-            led = LED / max(len(leaders), 1)
-            chance = np.concatenate([priorities(area), np.full(len(leaders), led)])
-            count = min(max(round(MOVED * size), 1), size - len(chosen))
-            chosen += drawn_moves(
-                np.concatenate([rows, leaders]),
-                chance / chance.sum(),
-                around,
-                archive.holds,
-                rng,
-                count,
-                space.index.get("load"),
-            )
-        study.memory.sampler = sampler(seed, len(archive))
-        asked = _ask(study.memory, archive, chosen, size)
-        if not asked:
-            break
-        archive.add([row for _, row in asked])
-        told = []
-        for trial, row in asked:
-            position = archive.known[row.tobytes()]
-            for name, violation in zip(CONSTRAINTS, archive.violation[position], strict=True):
-                trial.set_constraint(name, float(violation))
-            told.append((trial, (archive.throughput[position], archive.speed[position])))
-        study.finish(number, told)
-        number += 1
-        progress(len(asked))
+    waiting = {row.tobytes(): row for row in beginning if not archive.holds(row)}
+    chosen = list(waiting.values())[:size]
+    rng = np.random.default_rng([seed, len(archive)])
+    if len(chosen) < size and len(archive):
+        rows, area = archive.front()
+        leaders = archive.leaders(LEADERS)
+        led = LED / max(len(leaders), 1)
+        chance = np.concatenate([priorities(area), np.full(len(leaders), led)])
+        count = min(max(round(MOVED * size), 1), size - len(chosen))
+        chosen += drawn_moves(
+            np.concatenate([rows, leaders]),
+            chance / chance.sum(),
+            around,
+            archive.holds,
+            rng,
+            count,
+            space.index.get("load"),
+        )
+    study.sampler = sampler(seed, len(archive))
+    return _ask(study, archive, chosen, size)
+
+
+def _evaluated(
+    study: optuna.Study, archive: _Archive, crew: Crew, asked: list[tuple[Trial, IntArray]]
+) -> list[FrozenTrial]:
+    """Evaluate and tell what was asked, but for what other processes have in hand or have told meanwhile."""
+    if not asked:
+        return []
+    taken = crew.claim([row.tobytes().hex() for _, row in asked])
+    _take_in(study, archive, crew)
+    own = [(t, row) for t, row in asked if not (row.tobytes().hex() in taken or archive.holds(row))]
+    for trial in {trial for trial, _ in asked} - {trial for trial, _ in own}:
+        study.tell(trial, state=TrialState.FAIL)
+    archive.add([row for _, row in own])
+    told = []
+    for trial, row in own:
+        position = archive.known[row.tobytes()]
+        for name, violation in zip(CONSTRAINTS, archive.violation[position], strict=True):
+            trial.set_constraint(name, float(violation))
+        told.append(study.tell(trial, (archive.throughput[position], archive.speed[position])))
+    return told
 
 
 def _ask(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -128,6 +129,15 @@ def _one_mode_as_list(value: Any) -> Any:
 ModeName = Annotated[str, AfterValidator(_canonical_mode)]
 
 
+def _writable_file(text: str, info: ValidationInfo) -> str:
+    """Absolute path of a file that may be made or written."""
+    path = absolute(text, info)
+    if path.is_dir() or not path.parent.is_dir():
+        message = "this is a folder" if path.is_dir() else f"the folder {path.parent} does not exist"
+        raise complaint(message, "give the path of a file in an existing folder")
+    return str(path)
+
+
 class Search(Spec):
     """What is searched, by what objective, and how."""
 
@@ -151,8 +161,11 @@ class Search(Spec):
     """Seed of a sampled search; the same seed finds the same answer."""
     trials: int | None = Field(None, ge=1, le=100_000_000, examples=[20000])
     """Layouts that a sampled search may evaluate; absent: the method's own default."""
+    storage: str | None = Field(None, min_length=1, examples=["study.journal", "sqlite:///study.db"])
+    """Where a sampled search keeps its trials, to be continued from there and shared by several processes: a journal
+    file, relative to the job file, or the URL of a database (`sqlite:///study.db`, `postgresql://user@host/studies`)."""
     journal: str | None = Field(None, min_length=1, examples=["study.journal"])
-    """File, relative to the job file, that a sampled search is continued from and written to."""
+    """Older name of `storage`, for a file."""
 
     @field_validator("modes")
     @classmethod
@@ -176,13 +189,30 @@ class Search(Spec):
     @field_validator("journal")
     @classmethod
     def _writable_journal(cls, text: str | None, info: ValidationInfo) -> str | None:
-        if text is None:
-            return None
-        path = absolute(text, info)
-        if path.is_dir() or not path.parent.is_dir():
-            message = "this is a folder" if path.is_dir() else f"the folder {path.parent} does not exist"
-            raise complaint(message, "give the path of a file in an existing folder")
-        return str(path)
+        return None if text is None else _writable_file(text, info)
+
+    @field_validator("storage")
+    @classmethod
+    def _usable_storage(cls, text: str | None, info: ValidationInfo) -> str | None:
+        if text is None or "://" not in text:
+            return None if text is None else _writable_file(text, info)
+        url = urlsplit(text)
+        if url.password:
+            shown = text.replace(f":{url.password}@", ":…@")
+            remedy = "leave it out; the database's own ways (PGPASSWORD, ~/.pgpass, …) keep it secret"
+            raise complaint("a password would be written into every result", remedy, value=shown)
+        if url.scheme.partition("+")[0] != "sqlite":
+            return text
+        if not url.path.strip("/"):
+            raise complaint("a database in memory is shared with nobody", "write sqlite:///FILE")
+        return f"{url.scheme}:///{_writable_file(url.path.removeprefix('/'), info)}"
+
+    @model_validator(mode="after")
+    def _one_storage(self) -> Self:
+        if self.storage is not None and self.journal is not None:
+            message = "storage says where trials are kept"
+            raise complaint(message, "leave journal out", field="journal", value=self.journal)
+        return self
 
     @property
     def partitions(self) -> list[tuple[str, str]]:

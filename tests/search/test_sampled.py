@@ -179,7 +179,7 @@ def test_a_journal_is_not_continued_for_another_job(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"search\.journal"):
+    with pytest.raises(InputError, match=r"search\.storage"):
         draw(PD, 10, journal=tmp_path / "no" / "such" / "folder" / "study.log")
 
 
@@ -292,6 +292,6 @@ def test_a_study_ends_when_nothing_new_is_left() -> None:
 def test_a_file_that_is_no_journal_is_refused_and_left_as_it_was(content: str, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=r"search\.journal: this file is not a journal"):
+    with pytest.raises(InputError, match=r"search\.storage: this file is not a journal"):
         search(CASE, SMALL, [("pd", PD)], "throughput_per_gpu", method="optuna", trials=4, journal=str(path))
     assert path.read_text(encoding="utf-8") == content

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from afd_dse.architecture import model as architecture
+from afd_dse.errors import InputError
 from afd_dse.operators.table_schema import FRAMEWORKS
 from afd_dse.resources import search_spaces_root
 from afd_dse.spec import Job, accelerator_names, job_warnings, load_accelerator, load_job, named_modes
@@ -258,6 +259,44 @@ def test_a_space_is_one_that_ships_or_a_file_beside_the_job(tmp_path: Path) -> N
 def test_a_journal_lies_beside_the_job(tmp_path: Path) -> None:
     read = load_job(job(search={"journal": "study.log"}), folder=tmp_path)
     assert read.search.journal == str(tmp_path / "study.log")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("study.log", "{folder}/study.log"),
+        ("sqlite:///study.db", "sqlite:///{folder}/study.db"),
+        ("sqlite:////{folder}/study.db", "sqlite:///{folder}/study.db"),
+        ("sqlite+pysqlite:///study.db", "sqlite+pysqlite:///{folder}/study.db"),
+        ("postgresql+psycopg2://me@host:5432/studies", "postgresql+psycopg2://me@host:5432/studies"),
+    ],
+)
+def test_a_storage_is_a_file_beside_the_job_or_a_database(tmp_path: Path, written: str, read: str) -> None:
+    storage = written.format(folder=str(tmp_path).lstrip("/"))
+    found = load_job(job(search={"storage": storage}), folder=tmp_path).search.storage
+    assert found == read.format(folder=tmp_path)
+    # A job can be read again as it was written into a result.
+    assert load_job(job(search={"storage": found})).search.storage == found
+
+
+@pytest.mark.parametrize(
+    ("search", "words"),
+    [
+        ({"storage": "sqlite:///no/such/study.db"}, r"search\.storage: the folder .* does not exist"),
+        ({"storage": "sqlite://"}, r"search\.storage: a database in memory is shared with nobody"),
+        ({"storage": "postgresql://me:hunter2@host/x"}, r"search\.storage: a password would be written"),
+        (
+            {"storage": "a.log", "journal": "b.log"},
+            r"search\.journal: storage says where .* leave journal out",
+        ),
+    ],
+)
+def test_a_storage_that_makes_no_sense_is_bad_input(
+    tmp_path: Path, search: dict[str, str], words: str
+) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        load_job(job(search=search), folder=tmp_path)
+    assert "hunter2" not in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------------- warnings
