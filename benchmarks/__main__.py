@@ -99,20 +99,20 @@ def grow(
         sizes = []
     if not sizes or sizes[0] < 1:
         raise typer.BadParameter(f"{gpus}: give whole numbers, as in 8,128,1024", param_hint="--gpus")
-    facts, found = machine(), []
+    facts, curves, found = machine(), [], []
     for curve in growth.curves(space, sizes, pools, models, limit):
-        found.append(curve)
+        curves.append(curve.document())
+        found += growth.of_curve(curve)
         Console(stderr=True).print(f"curve over {curve.axis}", style="dim", highlight=False)
-    documents = [curve.document() for curve in found]
-    _hand_over({"machine": facts, "space": space, "curves": documents}, out, as_json)
     if chart is not None:
         from benchmarks.growth_chart import draw
 
-        draw(documents, chart)
+        draw(curves, chart)
+    _hand_over(document(facts, found), out, as_json)
     if not as_json:
         console = Console()
         _say_machine(console, facts)
-        render(console, [figure for curve in found for figure in growth.of_curve(curve)])
+        render(console, found)
 
 
 @app.command("incumbent")

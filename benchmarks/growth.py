@@ -11,7 +11,7 @@ from benchmarks.jobs import MODELS, POOLS, deepseek, fleet
 from benchmarks.process import NotMeasuredError, probe
 
 GROUP = "growth"
-GPUS = (8, 32, 128, 512, 1024, 4096, 16384)
+GPUS = (8, 64, 256, 1024, 4096, 16384)
 FEW_GPUS = (8, 128, 1024)
 # Near-linear: with twice the size, at most 2^1.1 times the seconds.
 EXPONENT = 1.1

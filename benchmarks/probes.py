@@ -44,9 +44,9 @@ def throughput(job: Mapping[str, Any], partition: str, rows: int, blocks: int, s
 
 
 def documents(
-    job: Mapping[str, Any], partition: str, rows: int, sample: int, seed: int, out: str
+    job: Mapping[str, Any], partitions: Sequence[str], rows: int, sample: int, seed: int, out: str
 ) -> dict[str, Any]:
-    """Evaluate one block of ``rows`` candidates; write ``sample`` of them, documents with metrics, to ``out``."""
+    """Evaluate a block of ``rows`` candidates of each partition; write ``sample`` of each, with metrics, to ``out``."""
     import numpy as np
 
     from afd_dse import load_job
@@ -58,34 +58,37 @@ def documents(
     from afd_dse.spec.cells import parse_partition
     from benchmarks.drawn import draw
 
-    asked = load_job(job)
-    scenario = scenario_from_job(asked)
-    block = draw(scenario, load_space(asked.search.space_path), parse_partition(partition), rows, seed)
-    found = Found(block, evaluate(scenario, block))
-    picked = np.random.default_rng(seed).choice(len(block), min(sample, len(block)), replace=False)
-    table = [deployment_of(scenario, found, int(row), partition) for row in picked]
+    asked, rng = load_job(job), np.random.default_rng(seed)
+    scenario, space = scenario_from_job(asked), load_space(asked.search.space_path)
+    table = []
+    for text in partitions:
+        block = draw(scenario, space, parse_partition(text), rows, seed)
+        found = Found(block, evaluate(scenario, block))
+        picked = rng.choice(len(block), min(sample, len(block)), replace=False)
+        table += [deployment_of(scenario, found, int(row), text) for row in picked]
     Path(out).write_text(json.dumps(table), encoding="utf-8")
-    return {"rows": len(block), "sample": len(table)}
+    return {"documents": len(table)}
 
 
 def estimates(job: Mapping[str, Any], documents: str) -> dict[str, Any]:
     """Every document of the file ``documents`` through ``afd_dse.estimate``, one at a time: the largest difference.
 
     Relative, over all metrics and the memory of every group; a metric that only one of both has is infinitely off.
+    ``compared`` counts the numbers, ``documents`` the deployments.
     """
     import afd_dse
 
     asked = afd_dse.load_job(job)
     worst, where, compared = 0.0, "", 0
-    for given in json.loads(Path(documents).read_text(encoding="utf-8")):
-        mode = {key: value for key, value in given.items() if key != "mode"}
-        alone = _numbers(afd_dse.estimate(asked, mode))
+    table = json.loads(Path(documents).read_text(encoding="utf-8"))
+    for given in table:
+        alone = _numbers(afd_dse.estimate(asked, given))
         for name, value in _numbers(given).items():
             compared += 1
             off = _difference(value, alone[name])
             if off > worst:
                 worst, where = off, f"{name} of {given['label']}"
-    return {"largest": worst, "where": where, "compared": compared}
+    return {"largest": worst, "where": where, "compared": compared, "documents": len(table)}
 
 
 def _numbers(document: Mapping[str, Any]) -> dict[str, float | None]:
