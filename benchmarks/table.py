@@ -11,7 +11,7 @@ from rich.table import Table
 from benchmarks.figures import Figure
 
 _MARKS: Mapping[bool | None, str] = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}
-_SIGNS = {"at most": "≤", "at least": "≥"}
+SIGNS = {"at most": "≤", "at least": "≥"}
 # Columns of characters: figure, measured, target, met; together no wider than a plain terminal.
 _WIDTHS = (41, 16, 17, 3)
 
@@ -40,7 +40,7 @@ def render(console: Console, figures: Iterable[Figure]) -> None:
             group = figure.group
             console.print(f"\n[bold]{group}[/]", highlight=False)
         target = figure.target
-        wanted = f"{_SIGNS[target.relation]} {shown(target.value, figure.unit)}" if target else ""
+        wanted = f"{SIGNS[target.relation]} {shown(target.value, figure.unit)}" if target else ""
         met = "[yellow]?[/]" if figure.value is None and target else _MARKS[figure.met]
         console.print(_line(f"  {figure.name}", shown(figure.value, figure.unit), wanted, met))
         if figure.note:
