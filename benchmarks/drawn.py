@@ -72,11 +72,11 @@ def _drawn(
     columns: Columns = {"partition": np.full(rows, partition_index(partition))}
     for part in rng.permutation(np.arange(len(parts))):
         drawn, used = _unit(parts[part], len(counts), rows, rng)
-        fits = np.where(used > 0, room / np.maximum(used, 1.0), np.inf).min(axis=1)
-        replicas = np.minimum(np.floor(rng.random(rows) * np.floor(fits)) + 1.0, np.maximum(fits, 0.0))
-        room = np.where((fits >= 1.0)[:, None], room - used * np.floor(replicas)[:, None], -1.0)
+        most = np.floor(np.where(used > 0, room / np.maximum(used, 1.0), np.inf).min(axis=1))
+        replicas = np.floor(rng.random(rows) * most) + 1.0
+        room = np.where((most >= 1.0)[:, None], room - used * replicas[:, None], -1.0)
         columns |= drawn | {
-            f"{PHASES[phase]}_replicas": np.floor(replicas).astype(np.int64) for phase in parts[part].phases
+            f"{PHASES[phase]}_replicas": replicas.astype(np.int64) for phase in parts[part].phases
         }
     by_phase = {phase: part.grid for part in parts for phase in part.phases}
     columns["batch_size"] = rng.choice(by_phase[Phase.DECODE].batch.values(), rows)
