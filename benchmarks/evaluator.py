@@ -16,7 +16,7 @@ SEED = 20261129
 
 def figures(options: Options) -> Iterator[Figure]:
     """Candidates a second by family of modes, the largest difference to ``estimate``, and memory."""
-    rows, blocks = (20_000, 1) if options.quick else (200_000, 3)
+    rows, blocks = (20_000, 1) if options.quick else (500_000, 3)
     peak = 0.0
     for family, partition in FAMILIES.items():
         name, target = f"deployments on one core, {family}", Target("at least", CANDIDATES_PER_S)
@@ -45,7 +45,7 @@ def figures(options: Options) -> Iterator[Figure]:
 
 
 def _equality(options: Options) -> Figure:
-    rows, sample = (2_000, 6) if options.quick else (100_000, 100)
+    rows, sample = (2_000, 6) if options.quick else (100_000, 25)
     name, target = "block against single estimates", Target("at most", DIFFERENCE)
     with tempfile.TemporaryDirectory(prefix="afd-dse-benchmarks-") as folder:
         file, limit_s, job = str(Path(folder) / "documents.json"), options.limit_s, deepseek()

@@ -11,9 +11,9 @@ from benchmarks.process import cpu_seconds, peak_bytes
 
 
 def throughput(job: Mapping[str, Any], partition: str, rows: int, blocks: int, seed: int) -> dict[str, Any]:
-    """Seconds that the evaluator takes for each of ``blocks`` blocks of ``rows`` candidates that it has not seen.
+    """Seconds that the evaluator takes for each of ``blocks`` blocks of ``rows`` candidates, every one drawn anew.
 
-    The first block is reported apart: it also reads the tables and looks up the kernels that the space consists of.
+    A block before them is reported apart: it also reads the tables and looks up most kernels of the space.
     """
     from afd_dse import load_job
     from afd_dse.cost.evaluate import evaluate
