@@ -179,17 +179,28 @@ def by_period(options: Options, supply: Supply, demand: FloatArray, terms: Terms
 
 def cost_of(options: Options, supply: Supply, terms: Terms, copies: IntArray) -> tuple[float, IntArray]:
     """USD of a schedule [options, periods], and the GPUs that it needs reserved [hardware]."""
-    gpus = options.gpus[:, None] * copies
-    starts = options.gpus[:, None] * np.maximum(np.diff(copies, axis=1, prepend=0), 0)
-    hourly = np.where(supply.reserved, 0.0, supply.usd_per_gpu_hour)[options.hardware][:, None]
-    usd = float((hourly * gpus).sum()) * terms.period_hours
-    start = hourly * supply.start_hours[options.hardware][:, None]
-    usd += float(((start + supply.start_usd_per_gpu[options.hardware][:, None]) * starts).sum())
+    running, starts = period_costs(options, supply, terms, copies)
     reserved = np.zeros(len(supply.names), dtype=np.int64)
     for h in np.flatnonzero(supply.reserved):
+        gpus = options.gpus[:, None] * copies
         reserved[h] = gpus[options.hardware == h].sum(axis=0).max(initial=0)
-    usd += float((reserved * supply.usd_per_gpu_hour).sum()) * terms.period_hours * copies.shape[1]
-    return usd, reserved
+    kept = float((reserved * supply.usd_per_gpu_hour).sum()) * terms.period_hours * copies.shape[1]
+    return float(running.sum() + starts.sum()) + kept, reserved
+
+
+def period_costs(
+    options: Options, supply: Supply, terms: Terms, copies: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """USD of running and of starting copies [hardware, periods] each, reservations apart."""
+    gpus = options.gpus[:, None] * copies
+    started = options.gpus[:, None] * np.maximum(np.diff(copies, axis=1, prepend=0), 0)
+    hourly = np.where(supply.reserved, 0.0, supply.usd_per_gpu_hour)[options.hardware][:, None]
+    start = hourly * supply.start_hours[options.hardware][:, None]
+    start = start + supply.start_usd_per_gpu[options.hardware][:, None]
+    running, starts = (np.zeros((len(supply.names), copies.shape[1])) for _ in range(2))
+    np.add.at(running, options.hardware, hourly * gpus * terms.period_hours)
+    np.add.at(starts, options.hardware, start * started)
+    return running, starts
 
 
 def most_load(options: Options, supply: Supply, demand: FloatArray, terms: Terms) -> float:
