@@ -179,6 +179,20 @@ def simulate(
     routing: Annotated[
         str, typer.Option(metavar="HOW", help="least_loaded, round_robin, length_buckets or shared_queue.")
     ] = "least_loaded",
+    batching: Annotated[
+        str, typer.Option(metavar="HOW", help="fifo, or buckets: prompts of like length share a step.")
+    ] = "fifo",
+    experts_resident: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Share of each rank's experts in HBM; the others are fetched."),
+    ] = None,
+    experts_kept: Annotated[
+        str, typer.Option(metavar="HOW", help="hot (the most popular ones) or recent (used last).")
+    ] = "hot",
+    experts_loaded: Annotated[
+        str,
+        typer.Option(metavar="HOW", help="on_demand, prefetch (once routed) or foreseen (a layer ahead)."),
+    ] = "prefetch",
     kv: Annotated[
         str | None,
         typer.Option(
@@ -213,6 +227,8 @@ def simulate(
         rate=rate,
         concurrency=concurrency,
         routing=routing,
+        batching=batching,
+        experts=(experts_resident, experts_kept, experts_loaded),
         kv=kv,
         max_batch=max_batch,
     )

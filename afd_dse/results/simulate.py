@@ -1,7 +1,7 @@
 """A deployment under real traffic: request by request, with the cost model as the clock."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import CONSTRAINTS, Evaluation, evaluate
+from afd_dse.cost.expert_cache import ExpertCache
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
@@ -17,7 +18,7 @@ from afd_dse.results.parse import candidates_of
 from afd_dse.search.pool import Found
 from afd_dse.simulation.checkpoint import Checkpoint, digest_of
 from afd_dse.simulation.clock import Extent, clock_of
-from afd_dse.simulation.plant import KvPolicy, Plant, Routing, plant_of
+from afd_dse.simulation.plant import Batching, KvPolicy, Plant, Routing, plant_of
 from afd_dse.simulation.simulator import Simulator
 from afd_dse.simulation.summary import (
     PERCENTILES,
@@ -48,7 +49,7 @@ class Options:
     """How to simulate; None: as the deployment, the job or the framework has it.
 
     ``requests`` to send, ``requests_per_s`` of open arrivals (a trace is sped up or slowed down to it), ``concurrency``
-    of a closed loop.
+    of a closed loop. ``expert_cache``: not all experts lie in HBM.
     """
 
     trace: Path | None = None
@@ -57,6 +58,8 @@ class Options:
     requests_per_s: float | None = None
     concurrency: int | None = None
     routing: Routing = "least_loaded"
+    batching: Batching = "fifo"
+    expert_cache: ExpertCache | None = None
     kv_policy: KvPolicy | None = None
     max_batch: int | None = None
 
@@ -80,6 +83,9 @@ def simulate(
     job = job if isinstance(job, Job) else load_job(job)
     options = options or Options()
     scenario = scenario_from_job(job)
+    if options.expert_cache is not None and scenario.moe is None:
+        message, remedy = "the model has no routed experts", "leave --experts-resident out"
+        raise InputError(Problem("--experts-resident", options.expert_cache.resident, message, remedy))
     candidate = candidates_of(deployment, scenario)
     evaluation = evaluate(scenario, candidate)
     requests = traffic_of(job, evaluation, options)
@@ -90,7 +96,9 @@ def simulate(
         checkpoint = folder / CHECKPOINT
     if checkpoint is not None:
         named = job.model_dump(mode="json"), dict(deployment)
-        saved = Checkpoint(checkpoint, digest_of(named, simulator.plant, requests))
+        saved = Checkpoint(
+            checkpoint, digest_of((*named, repr(options.expert_cache)), simulator.plant, requests)
+        )
         saved.restore(simulator)
 
     def observe(running: Simulator) -> None:
@@ -161,11 +169,13 @@ def simulator_of(
         most_context=float(whole.max()),
         kv_policy=options.kv_policy,
         routing=options.routing,
+        batching=options.batching,
+        cache=options.expert_cache,
         max_batch=options.max_batch,
     )
     reach = max(_BATCH_REACH * plant.mean_batch, _LEAST_REACH)
     extent = Extent(float(lengths.min()), float(whole.max()), min(reach, float(plant.most_sequences)))
-    return Simulator(plant, clock_of(scenario, candidate, extent), requests)
+    return Simulator(plant, clock_of(scenario, candidate, extent, options.expert_cache), requests)
 
 
 def _document(
@@ -199,7 +209,7 @@ def _document(
             "mean_output_tokens": float(requests.output_tokens.mean()),
             "prefix_tokens": requests.prefix_tokens,
         },
-        "policies": _policies(plant),
+        "policies": _policies(plant, options.expert_cache),
         "completed": simulator.done,
         "refused": len(simulator.refused),
         "judged": len(outcome.ttft_s),
@@ -266,12 +276,14 @@ def why_not(evaluation: Evaluation, simulator: Simulator, outcome: Outcome, scen
     )
 
 
-def _policies(plant: Plant) -> dict[str, Any]:
+def _policies(plant: Plant, cache: ExpertCache | None) -> dict[str, Any]:
     steps = None
     if plant.shared_steps:
         steps = "prioritized prefill" if plant.prioritized else "chunked prefill"
     return {
         "routing": plant.routing,
+        "batching": plant.batching,
+        "expert_cache": None if cache is None else asdict(cache),
         "steps": steps,
         "kv": plant.kv_policy,
         "chunk_tokens": plant.chunk_tokens,

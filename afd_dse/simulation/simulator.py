@@ -66,7 +66,15 @@ class Simulator:
         self.decode_lanes = plant.decode_lanes
         self._build(shared)
         self.stepper = Stepper(
-            plant, clock, self.book, self.records, prefix=requests.prefix_tokens, own_prefix=own
+            plant,
+            clock,
+            self.book,
+            self.records,
+            prefix=requests.prefix_tokens,
+            own_prefix=own,
+            edges=_length_edges(requests.input_tokens, _LENGTH_BUCKETS)
+            if plant.batching == "buckets"
+            else [],
         )
         self._edges = _length_edges(requests.input_tokens, min(_LENGTH_BUCKETS, len(self.prefill_ranks)))
         self._push_arrivals()
@@ -463,4 +471,6 @@ def _length_edges(lengths: IntArray, buckets: int) -> list[float]:
     ordered = np.sort(lengths).astype(np.float64)
     work = np.cumsum(ordered) / ordered.sum()
     edges = ordered[np.searchsorted(work, np.arange(1, buckets) / buckets)]
-    return [float(edge) for edge in np.unique(edges) if edge < ordered[-1]]
+    below = ordered[ordered < ordered[-1]]
+    # An edge at the longest prompt parts nothing: it parts the longest from all others instead.
+    return [] if not len(below) else [float(edge) for edge in np.unique(np.minimum(edges, below[-1]))]
