@@ -190,9 +190,9 @@ def _document(
     plant, requests, records = simulator.plant, simulator.requests, simulator.records
     mode = mode_name(PARTITIONS[int(candidate.integer("partition")[0])].text)
     deployment = deployment_of(scenario, Found(candidate, evaluation), 0, mode, job.search.objective)
-    limits = limits_of(scenario.slo, outcome)
+    limits = limits_of(scenario.slo.as_asked, outcome)
     reason = why_not(evaluation, simulator, outcome, scenario)
-    share = goodput(scenario.slo, outcome)
+    share = goodput(scenario.slo.as_asked, outcome)
     arrived = np.array(simulator.book.arrival_s)
     itl = records.interval_percentiles(PERCENTILES)
     return {
@@ -266,7 +266,7 @@ def why_not(evaluation: Evaluation, simulator: Simulator, outcome: Outcome, scen
     if simulator.refused:
         count = len(simulator.refused)
         return f"{count} of {len(simulator.requests)} requests do not fit into the KV cache of a rank"
-    broken = [limit for limit in limits_of(scenario.slo, outcome) if not limit.met]
+    broken = [limit for limit in limits_of(scenario.slo.as_asked, outcome) if not limit.met]
     if not broken:
         return None
     worst = max(broken, key=lambda limit: limit.simulated_s / limit.limit_s)

@@ -47,6 +47,7 @@ class Plant:
     lane's rank that the deployment was found for. ``request_s`` passes between a request's arrival and its queue (HTTP,
     tokenisation). ``prompts_per_step`` limits the prompts of a rank in one step. ``batching``: ``fifo`` packs a step
     with what waits longest, ``buckets`` with prompts about as long as the one that waits longest.
+    ``admission_steps`` run on a busy engine that shares steps before a request which has arrived takes part in one.
     """
 
     replicas: int
@@ -67,6 +68,7 @@ class Plant:
     tokens_per_sequence: int = 1
     accepted_per_step: float = 1.0
     request_s: float = 0.0
+    admission_steps: float = 0.0
     kv_policy: KvPolicy = "grow"
     routing: Routing = "least_loaded"
     batching: Batching = "fifo"
@@ -138,6 +140,9 @@ def plant_of(
         accepted_per_step=scenario.accepted_per_step,
         kv_policy=kv_policy or ("reserve" if scenario.framework.held_output_share >= 1.0 else "grow"),
         request_s=float(scenario.overhead("request_s")[prefill.attention_pool][0]),
+        admission_steps=float(scenario.overhead("admission_steps")[decode.attention_pool][0])
+        if shared
+        else 0.0,
         routing=routing,
         batching=batching,
         max_batch=max_batch,

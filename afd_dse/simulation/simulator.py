@@ -1,5 +1,6 @@
 """The event loop: arrivals, routing, engine steps, hand-over of KV caches, and where everything stands."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
@@ -189,7 +190,11 @@ class Simulator:
         self.book.prefill_rank[request] = number
         rank.load += self._weight(request)
         rank.waiting.append(request)
-        self._wake(self._prefill_lane(number))
+        lane = self.lanes[self._prefill_lane(number)]
+        later = self.plant.admission_steps
+        if later and lane.kind != IDLE:
+            self.book.ready[request] = lane.ran + (self.now - lane.start) / lane.duration + later
+        self._wake(self._prefill_lane(number), later)
 
     def _bucket_rank(self, request: int) -> int:
         """The least loaded rank of those that serve prompts of this length."""
@@ -218,13 +223,16 @@ class Simulator:
 
     # -- engines -------------------------------------------------------------------------------------------------------
 
-    def _wake(self, number: int) -> None:
-        """Let an engine look for work as soon as it can: at once when idle, after the running decode step otherwise."""
+    def _wake(self, number: int, later: float = 0.0) -> None:
+        """Let an engine look for work as soon as it can: at once when idle, after the running decode step otherwise.
+
+        Or ``later`` steps after that.
+        """
         lane = self.lanes[number]
         if lane.kind == IDLE:
             self._dirty[number] = None
         elif lane.kind == DECODE and lane.planned > 1:
-            steps = max(int(-(-(self.now - lane.start) // lane.duration)), 1)
+            steps = max(math.ceil((self.now - lane.start) / lane.duration + later), 1)
             if steps < lane.planned:
                 lane.planned = steps
                 lane.version += 1

@@ -117,6 +117,10 @@ class Stepper:
                     growth = self.growth(rank, len(rank.running))
                     if growth > 0.0:
                         steps = min(steps, (rank.pool.capacity - rank.pool.taken) // growth)
+        if self.plant.admission_steps and lane.prefills:
+            for rank in lane.ranks:
+                left = book.ready[rank.waiting[0]] - lane.ran if rank.waiting else 0.0
+                steps = min(steps, math.ceil(left)) if left > 0.0 else steps
         lane.planned = max(int(steps), 1)
         middle = context + self.accepted * (lane.planned - 1) / 2.0
         lane.duration = self.clock.decode(float(own), middle, batch / len(lane.ranks), disturbed > 0.0)
@@ -142,6 +146,7 @@ class Stepper:
         pieces: list[tuple[int, int, float]] = []
         rooms = []
         bucket = self._bucket_of_step(lane) if self.edges else None
+        busy = plant.admission_steps > 0.0 and any(rank.running or rank.started for rank in lane.ranks)
         for number, rank in enumerate(lane.ranks):
             room = plant.chunk_tokens - (len(rank.running) * plant.tokens_per_sequence if mixed else 0.0)
             for request in rank.started:
@@ -153,9 +158,12 @@ class Stepper:
             limit = plant.prompts_per_step or len(rank.waiting)
             while room >= 1.0 and limit > 0:
                 place = self._next(rank.waiting, bucket)
-                if place is None or not self._admit(lane, rank, rank.waiting[place], now):
+                if place is None:
                     break
                 request = rank.waiting[place]
+                # An engine with nothing else to do does not wait for steps to run.
+                if (busy and book.ready[request] > lane.ran) or not self._admit(lane, rank, request, now):
+                    break
                 del rank.waiting[place]
                 size = min(book.todo[request], room)
                 pieces.append((number, request, size))
@@ -274,6 +282,7 @@ class Stepper:
     def complete(self, lane: Lane, now: float) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """End the step or steps of a lane: (rank, request) whose prompts are computed, and those that are done."""
         lane.busy_s += now - lane.start
+        lane.ran += lane.planned
         ended: list[tuple[int, int]] = []
         if lane.kind in (DECODE, MIXED):
             ended = self._advance(lane, now)

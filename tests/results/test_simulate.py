@@ -50,6 +50,13 @@ def test_the_document_is_json_and_its_percentiles_ascend() -> None:
     assert found["timeline"]["time_s"] == sorted(found["timeline"]["time_s"])
 
 
+def test_limits_are_those_asked_for_however_sure_predictions_must_be() -> None:
+    sure = load_job(SMALL | {"slo": {**SMALL["slo"], "confidence": 0.9}})
+    found = run(given=sure)
+    assert [limit["limit_ms"] for limit in found["limits"]] == [1000.0, 20.0]
+    assert found["goodput"] == run()["goodput"]
+
+
 def test_more_load_than_it_can_serve_breaks_the_slo_and_says_which_limit() -> None:
     good, bad = run(), run(requests_per_s=3.0 * deployment("pd")["requests_per_s"])
     assert good["met"]

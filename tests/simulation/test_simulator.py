@@ -24,6 +24,7 @@ def plants(draw: Any) -> Plant:
         "batching": draw(st.sampled_from(BATCHINGS)),
         "chunk_tokens": float(draw(st.sampled_from([16, 64, 300]))),
         "max_batch": draw(st.sampled_from([None, 1, 4])),
+        "admission_steps": draw(st.sampled_from([0.0, 0.0, 2.5])),
         "accepted_per_step": draw(st.sampled_from([1.0, 1.7])),
         "block_tokens": 32,
         "decode_lanes": draw(st.integers(1, 3)),
@@ -157,6 +158,19 @@ def test_prioritized_prefill_stops_decoding_and_chunked_prefill_does_not() -> No
     assert stopped.records.interval_percentiles((99.9,))[0] > 2.0
     assert chunked.records.interval_percentiles((99.9,))[0] < 0.1
     assert stopped.book.first_s[1] < chunked.book.first_s[1]
+
+
+@pytest.mark.parametrize("later", [0.0, 1.5, 4.0])
+def test_a_busy_engine_runs_so_many_steps_before_it_admits_a_request(later: float) -> None:
+    step = LinearClock().decode(1.0, 0.0, 1.0, False)
+    first_joins = 0.1  # 100 tokens at 1 ms
+    arrival = first_joins + 20.25 * step
+    sent = traffic([0.0, arrival], [100, 100], [200, 2])
+    found = simulated(colocated(chunk_tokens=4096.0, admission_steps=later), sent).book
+    assert found.first_s[0] == pytest.approx(first_joins)  # an idle engine admits at once
+    begins = first_joins + np.ceil(20.25 + later) * step
+    mixed = LinearClock().mixed(1.0, 0.0, 100.0, 0.0, 1.0, 100.0)
+    assert found.first_s[1] == pytest.approx(begins + mixed)
 
 
 def test_a_hand_over_hides_behind_prefill_and_shows_its_last_layer() -> None:
