@@ -35,7 +35,9 @@ class GroupMemory:
     @property
     def slack(self) -> FloatArray:
         """Free share of the budget [n]; negative when the group does not fit."""
-        result: FloatArray = 1.0 - self.total / self.budget
+        # A GPU that framework and reserves fill alone has no budget: it is over it without bound.
+        with np.errstate(divide="ignore"):
+            result: FloatArray = 1.0 - self.total / self.budget
         return result
 
 

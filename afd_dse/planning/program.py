@@ -20,6 +20,7 @@ _LONG = 200
 _PERIOD_GAP, _PERIOD_SECONDS = 1e-4, 2.0
 # Of the price of a start, what one counts at least: equal plans start less.
 _CALM = 1e-3
+_TIE = 1e-7  # USD a GPU-hour, relative to the dearest
 _INFEASIBLE, _LIMIT = 2, 1
 
 
@@ -192,6 +193,9 @@ def _whole(
     hourly = np.where(supply.reserved, 0.0, supply.usd_per_gpu_hour)[options.hardware] * gpus
     start = hourly * supply.start_hours[options.hardware] + supply.start_usd_per_gpu[options.hardware] * gpus
     cost[x:s] = np.repeat(hourly * terms.period_hours, periods)
+    # GPUs that cost nothing are not taken for nothing: of equal plans the smallest is the answer.
+    tie = _TIE * max(float(supply.usd_per_gpu_hour.max(initial=0.0)), 1.0) * terms.period_hours
+    cost[x:s] += np.repeat(tie * gpus, periods)
     if before is not None:
         price = np.maximum(supply.usd_per_gpu_hour, float(supply.usd_per_gpu_hour.max(initial=0.0)))
         start = np.maximum(start, _CALM * price[options.hardware] * gpus)
@@ -215,6 +219,7 @@ def _whole(
     if found.x is None and found.status != _LIMIT:
         raise AfdDseError(f"the solver failed ({found.message})")
     bound = 0.0 if found.mip_dual_bound is None else float(found.mip_dual_bound)
+    bound = max(bound - tie * float(supply.available.sum()) * periods, 0.0)
     if found.x is None:
         return None, bound
     return np.rint(found.x[x:s]).astype(np.int64).reshape(count, periods), bound

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import afd_dse
+from afd_dse.errors import InputError, Problem
 from afd_dse.operators.latency import FloatArray
 from afd_dse.planning.load import demand_of
 from afd_dse.planning.options import Options as Choices
@@ -63,8 +64,15 @@ def plan(
     that the hardware cannot serve gives a document with ``feasible`` False, and what share of it can be served.
     """
     tell = progress or (lambda text: None)
+    demand = demand_of(file)
+    if not demand.any():
+        message, remedy = (
+            "no request falls into the horizon",
+            "lengthen horizon.hours, or raise the factors there",
+        )
+        raise InputError(Problem("demand", file.demand.model_dump(exclude_none=True), message, remedy))
     options, without = _options(file, folder, tell)
-    supply, demand = supply_of(file), demand_of(file)
+    supply = supply_of(file)
     terms = Terms(file.horizon.period_hours, file.rules.headroom, file.rules.redundancy)
     classes = tuple(entry.name for entry in file.classes)
     peak = int(demand.sum(axis=0).argmax())

@@ -200,3 +200,39 @@ def test_bad_input_exits_with_2_and_writes_nothing(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert done.stderr.startswith("demand.requests_per_s")
     assert not (tmp_path / "plan").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        (
+            {"demand": {"requests_per_s": 5.0, "daily": [0.0] * 23 + [1.0]}, "horizon": {"hours": 4}},
+            "demand",
+            "no request",
+        ),
+        (
+            {
+                "classes": [
+                    VARIED["classes"][0]
+                    | {
+                        "workload": {
+                            "input_tokens": 100,
+                            "output_tokens": 10,
+                            "arrival": {"kind": "closed_loop", "concurrency": 4},
+                        }
+                    }
+                ]
+            },
+            "classes[0].workload.arrival.kind",
+            "a closed loop has not",
+        ),
+    ],
+)
+def test_a_demand_without_a_rate_exits_with_2(
+    changes: dict[str, Any], field: str, message: str, tmp_path: Path
+) -> None:
+    done = run(written(tmp_path / "demand.yaml", VARIED | changes), "--out", tmp_path / "plan")
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"{field}:")
+    assert message in done.stderr
+    assert not (tmp_path / "plan").exists()

@@ -173,6 +173,16 @@ def test_a_start_that_costs_more_than_waiting_keeps_a_copy_running() -> None:
     assert dear.copies.tolist() == [[2, 2, 2]]
 
 
+def test_gpus_that_cost_nothing_are_not_taken_for_nothing() -> None:
+    chosen = options([(0, 0, 10.0, 1), (0, 1, 10.0, 1)])
+    free = supply(usd_per_gpu_hour=[0.0, 3.0])
+    found = solve(chosen, free, np.array([[15.0, 5.0]]), Terms(1.0, 0.0, "none"))
+    assert found is not None
+    assert found.copies.tolist() == [[2, 1], [0, 0]]
+    assert found.usd == 0.0
+    assert found.gap == 0.0
+
+
 def test_reserved_hardware_is_paid_for_its_peak_and_hourly_for_its_use() -> None:
     chosen = options([(0, 0, 10.0, 1), (0, 1, 10.0, 1)])
     demand = np.array([[10.0, 10.0, 10.0, 30.0]])
