@@ -107,7 +107,7 @@ class BatchClock(LinearClock):
 
 
 def batch_response(rate: float, base: float, each: float) -> float:
-    """Mean time in a server that takes all that waits at once, bound and approximation (Inoue 2021, arXiv 1912.06322)."""
+    """Mean time in a server that takes all that waits at once, a tight bound (Inoue 2021, arXiv 1912.06322)."""
     load = rate * each
     light = (
         (each + base) / (2.0 * (1.0 - load)) * (1.0 + 2.0 * rate * base + (1.0 - rate * base) / (1.0 + load))
