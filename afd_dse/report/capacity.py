@@ -88,7 +88,16 @@ def executive(document: Mapping[str, Any]) -> Executive:
         f"of {', '.join(classes)} over {hours:g} hours in periods of {demand['horizon']['period_hours']:g}"
     )
     if not document["feasible"]:
-        return Executive(asked, "This demand cannot be served", warnings=_obstacles(document))
+        served = [
+            f"{number(rate)} requests/s of {name}" for name, rate in document.get("inverse", {}).items()
+        ]
+        facts = (("At most", f"{', '.join(served)}: all the hardware on offer, under the same rules"),)
+        return Executive(
+            asked,
+            "This demand cannot be served",
+            facts=facts if served else (),
+            warnings=_obstacles(document),
+        )
     total = document["totals"]
     tiles = (
         (f"${total['usd']:,.0f}", f"for {hours:g} hours"),

@@ -131,11 +131,17 @@ def traffic_of(job: Job, evaluation: Evaluation, options: Options) -> Requests:
     usual = min(max(PER_CONCURRENCY * concurrency, LEAST_REQUESTS), MOST_REQUESTS)
     if job.workload.arrival.kind == "closed_loop" and options.trace is None:
         usual = PER_CONCURRENCY * concurrency
+    kind = "trace" if options.trace is not None else job.workload.arrival.kind
+    if options.concurrency is not None and kind != "closed_loop":
+        message = f"has no meaning with arrivals of kind {kind}"
+        remedy = "leave it out, or set workload.arrival.kind to closed_loop, without a trace"
+        raise InputError(Problem("--concurrency", options.concurrency, message, remedy))
+    if options.requests_per_s is not None and kind == "closed_loop":
+        message = "has no meaning in a closed loop, whose rate follows from its concurrency"
+        raise InputError(
+            Problem("--rate", options.requests_per_s, message, "use --concurrency, or leave it out")
+        )
     if options.trace is None:
-        if options.concurrency is not None and job.workload.arrival.kind != "closed_loop":
-            message = f"has no meaning with arrivals of kind {job.workload.arrival.kind}"
-            remedy = "leave it out, or set workload.arrival.kind to closed_loop"
-            raise InputError(Problem("--concurrency", options.concurrency, message, remedy))
         workload = job.workload
         if workload.arrival.kind == "trace":
             usual = MOST_REQUESTS

@@ -88,6 +88,9 @@ def test_a_plan_that_cannot_be_had_has_a_page_that_says_why() -> None:
     answer = executive(much)
     assert answer.title == "This demand cannot be served"
     assert answer.warnings == (much["reason"],)
+    (question, reply), rate = answer.facts[0], much["inverse"]["chat"]
+    assert question == "At most"
+    assert f"{rate:.1f} requests/s of chat" in reply
     page = capacity_page(much)
     assert much["reason"] in page
     assert "chart-plan" not in page
