@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from afd_dse.report.formats import BROWSERS
+from afd_dse.report.printing import BROWSERS
 
 PATH = next((found for name in BROWSERS if (found := shutil.which(name))), None)
 needs_browser = pytest.mark.skipif(

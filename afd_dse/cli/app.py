@@ -121,7 +121,10 @@ def estimate(
 @app.command()
 def report(
     result: Annotated[
-        Path, typer.Argument(metavar="RESULT", help="result.json, or the folder that `optimize --out` wrote.")
+        Path,
+        typer.Argument(
+            metavar="RESULT", help="result.json or plan.json, or the folder that `optimize` or `plan` wrote."
+        ),
     ],
     form: Annotated[
         str | None, typer.Option("--format", metavar="FORMAT", help="html (default), pdf, md or csv.")
@@ -182,6 +185,20 @@ def simulate(
     routing: Annotated[
         str, typer.Option(metavar="HOW", help="least_loaded, round_robin, length_buckets or shared_queue.")
     ] = "least_loaded",
+    batching: Annotated[
+        str, typer.Option(metavar="HOW", help="fifo, or buckets: prompts of like length share a step.")
+    ] = "fifo",
+    experts_resident: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Share of each rank's experts in HBM; the others are fetched."),
+    ] = None,
+    experts_kept: Annotated[
+        str, typer.Option(metavar="HOW", help="hot (the most popular ones) or recent (used last).")
+    ] = "hot",
+    experts_loaded: Annotated[
+        str,
+        typer.Option(metavar="HOW", help="on_demand, prefetch (once routed) or foreseen (a layer ahead)."),
+    ] = "prefetch",
     kv: Annotated[
         str | None,
         typer.Option(
@@ -216,6 +233,8 @@ def simulate(
         rate=rate,
         concurrency=concurrency,
         routing=routing,
+        batching=batching,
+        experts=(experts_resident, experts_kept, experts_loaded),
         kv=kv,
         max_batch=max_batch,
     )
@@ -250,15 +269,20 @@ def plan(
             "--out", metavar="DIR", help="Write plan.json and plan.html; searches done are kept there."
         ),
     ] = None,
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help="Also write plan.pdf into --out, printed by Chromium or Chrome.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Plan GPUs, money and power for a demand over time: what runs when, and what it costs."""
-    from afd_dse.cli.plan import print_plan
+    from afd_dse.cli.plan import check_printing, print_plan
     from afd_dse.cli.progress import told
     from afd_dse.results.plan import plan as run
     from afd_dse.spec.demand import load_demand
 
     asked = load_demand(demand)
+    if pdf:
+        check_printing(out)
     if out is not None:
         from afd_dse.results.files import check_folder
 
@@ -269,7 +293,7 @@ def plan(
     if out is not None:
         from afd_dse.report.capacity import write_plan
 
-        written = write_plan(document, out)
+        written = write_plan(document, out, pdf=pdf)
     if as_json:
         print_json(document)
     else:

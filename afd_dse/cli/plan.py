@@ -9,11 +9,21 @@ from rich.padding import Padding
 from rich.text import Text
 
 from afd_dse.cli.cards import INDENT, console, facts, heading, paragraph, plain_table
+from afd_dse.errors import InputError, Problem
 from afd_dse.results.plan import break_even_rows
-from afd_dse.results.words import count, number, percent
+from afd_dse.results.words import count, moment, number, percent
 
 _SPARK = "▁▂▃▄▅▆▇█"
 _SHOWN = 24  # periods printed; all are in the JSON
+
+
+def check_printing(out: Path | None) -> None:
+    """Raise an error where ``--pdf`` cannot be done, before anything is searched."""
+    from afd_dse.report.printing import find_browser
+
+    if out is None:
+        raise InputError(Problem("--pdf", "true", "there is no folder to write to", "add --out DIR"))
+    find_browser()
 
 
 def print_plan(
@@ -108,12 +118,19 @@ def _risk(document: Mapping[str, Any]) -> Iterator[tuple[str, str | Text]]:
         load = "nothing is left" if row["load"] is None else f"the rest is loaded to {percent(row['load'])}"
         style = "" if row["slo_kept"] else "red"
         verdict = "the SLO is kept" if row["slo_kept"] else "requests queue"
+        at = moment(document["periods"][row["period"]]["start_hours"])
         what = "one copy" if row["lost"] == "deployment" else "one scale-up domain"
-        yield f"{row['class']} loses {what}", Text(f"in period {row['period']} {load}: {verdict}", style)
+        yield f"{row['class']} loses {what}", Text(f"from {at} {load}: {verdict}", style)
     for row in document["sensitivity"]:
-        cost = (
-            f"${row['usd']:,.0f}, {row['peak_gpus']} GPUs at the peak"
-            if row["feasible"]
-            else "cannot be served"
+        yield f"demand × {row['factor']:g}", _cost(row)
+    for row in document["estimates"]:
+        yield (
+            f"throughput × {number(row['throughput'])}",
+            f"{_cost(row)} ({row['end']} end of 90 % of measured runs)",
         )
-        yield f"demand × {row['factor']:g}", cost
+
+
+def _cost(row: Mapping[str, Any]) -> str:
+    if not row["feasible"]:
+        return "cannot be served"
+    return "nothing" if row["usd"] is None else f"${row['usd']:,.0f}, {row['peak_gpus']} GPUs at the peak"

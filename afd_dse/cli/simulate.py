@@ -10,10 +10,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from afd_dse.cli.cards import INDENT, console, facts, heading, paragraph, plain_table
+from afd_dse.cost.expert_cache import KEEPINGS, LOADINGS, ExpertCache
 from afd_dse.errors import InputError, Problem
 from afd_dse.results.simulate import Options
 from afd_dse.results.words import count, number, percent
-from afd_dse.simulation.plant import KV_POLICIES, ROUTINGS
+from afd_dse.simulation.plant import BATCHINGS, KV_POLICIES, ROUTINGS
 from afd_dse.spec.suggest import choose
 
 _TIMES = (
@@ -34,13 +35,30 @@ def checked_options(
     rate: float | None,
     concurrency: int | None,
     routing: str,
+    batching: str,
+    experts: tuple[float | None, str, str],
     kv: str | None,
     max_batch: int | None,
 ) -> Options:
-    """The options of the command line; raises :class:`InputError` for one that is not known."""
+    """The options of the command line; ``experts`` are the share resident, keeping and loading.
+
+    Raises :class:`InputError` for one that is not known.
+    """
     problems = []
     if routing not in ROUTINGS:
         problems.append(Problem("--routing", routing, "no such routing", choose(routing, ROUTINGS)))
+    if batching not in BATCHINGS:
+        problems.append(Problem("--batching", batching, "no such policy", choose(batching, BATCHINGS)))
+    resident, keeps, loads = experts
+    if resident is not None and not 0.0 < resident <= 1.0:
+        message, remedy = "a share above 0, of 1 at most, is needed", "e.g. --experts-resident 0.5"
+        problems.append(Problem("--experts-resident", resident, message, remedy))
+    for name, given, known in (
+        ("--experts-kept", keeps, KEEPINGS),
+        ("--experts-loaded", loads, LOADINGS),
+    ):
+        if given not in known:
+            problems.append(Problem(name, given, "no such policy", choose(given, known)))
     if kv is not None and kv not in KV_POLICIES:
         problems.append(Problem("--kv", kv, "no such policy", choose(kv, KV_POLICIES)))
     if rate is not None and not 0.0 < rate < float("inf"):
@@ -54,6 +72,14 @@ def checked_options(
         requests_per_s=rate,
         concurrency=concurrency,
         routing=next(name for name in ROUTINGS if name == routing),
+        batching=next(name for name in BATCHINGS if name == batching),
+        expert_cache=None
+        if resident is None
+        else ExpertCache(
+            resident,
+            next(name for name in KEEPINGS if name == keeps),
+            next(name for name in LOADINGS if name == loads),
+        ),
         kv_policy=None if kv is None else next(name for name in KV_POLICIES if name == kv),
         max_batch=max_batch,
     )
@@ -115,8 +141,15 @@ def _rows(document: Mapping[str, Any], seconds: float) -> Iterator[tuple[str, st
     yield (
         "policies",
         f"{steps}routing {policies['routing'].replace('_', ' ')} over {policies['prefill_ranks']} ranks, "
+        f"{'steps of one length bucket, ' if policies['batching'] == 'buckets' else ''}"
         f"KV cache {'grows' if policies['kv'] == 'grow' else 'reserved for whole outputs'}",
     )
+    if (cache := policies["expert_cache"]) is not None:
+        kept = "the most popular" if cache["keeps"] == "hot" else "those used last"
+        yield (
+            "experts",
+            f"{percent(cache['resident'])} in HBM ({kept}), the others fetched {cache['loads'].replace('_', ' ')}",
+        )
     verdict = (
         Text("✓ the SLO is kept", "green") if document["met"] else Text(f"✗ {document['reason']}", "red")
     )

@@ -131,6 +131,11 @@ class Slo:
     confidence: float | None = None
     asked: "Slo | None" = None
 
+    @property
+    def as_asked(self) -> "Slo":
+        """The limits as the user set them: what is simulated or measured is held to these."""
+        return self.asked or self
+
 
 @dataclass(frozen=True)
 class Scenario:

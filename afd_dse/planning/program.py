@@ -1,5 +1,6 @@
 """The mixed-integer program of a plan, solved by HiGHS through scipy: copies of every deployment in every period."""
 
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,10 +10,17 @@ from scipy.sparse import coo_array
 from afd_dse.errors import AfdDseError
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.planning.options import Options, Supply, lost_rate
+from afd_dse.planning.periods import PeriodByPeriod, Taken, each_period
 
 # A plan within half a hundredth of the optimum is as good as the numbers that it rests on.
 GAP = 5e-3
 SECONDS = 40.0
+# Programs with more copies to decide than this are taken apart first.
+_LONG = 200
+_PERIOD_GAP, _PERIOD_SECONDS = 1e-4, 2.0
+# Of the price of a start, what one counts at least: equal plans start less.
+_CALM = 1e-3
+_TIE = 1e-7  # USD a GPU-hour, relative to the dearest
 _INFEASIBLE, _LIMIT = 2, 1
 
 
@@ -72,7 +80,75 @@ def solve(
 
     Variables: copies x[o, t], starts s[o, t] ≥ x[o, t] − x[o, t−1], reserved GPUs n[h], and with redundancy whether an
     option is used, y[o, t]. In every period the capacity of a class, less what one failure of any used option takes
-    away, times (1 − headroom), is at least its demand.
+    away, times (1 − headroom), is at least its demand. A long program is taken apart first
+    (:mod:`afd_dse.planning.periods`), and solved whole only in the time that is left, if that is not good enough.
+    """
+    start = time.monotonic()
+    taken = None
+    if demand.shape[1] > 1 and len(options) * demand.shape[1] > _LONG:
+        taken = _taken_apart(options, supply, demand, terms, seconds / 2.0)
+        if taken is None:
+            return None
+        if taken.bound >= taken.usd * (1.0 - GAP):
+            return _schedule(options, supply, terms, taken.copies, taken.bound)
+    left = seconds - (time.monotonic() - start)
+    found = _whole(options, supply, demand, terms, seconds=left, gap=GAP)
+    if found is None:
+        return None
+    plans = [copies for copies in (None if taken is None else taken.copies, found[0]) if copies is not None]
+    if not plans:
+        raise AfdDseError("the solver found no plan in its time; use fewer periods or classes")
+    best = min(plans, key=lambda copies: cost_of(options, supply, terms, copies)[0])
+    return _schedule(options, supply, terms, best, max(found[1], 0.0 if taken is None else taken.bound))
+
+
+def _schedule(options: Options, supply: Supply, terms: Terms, copies: IntArray, bound: float) -> Schedule:
+    usd, reserved = cost_of(options, supply, terms, copies)
+    return Schedule(copies, reserved, usd, max(1.0 - bound / usd, 0.0) if usd > 0.0 else 0.0)
+
+
+def _taken_apart(
+    options: Options, supply: Supply, demand: FloatArray, terms: Terms, seconds: float
+) -> Taken | None:
+    def period(alone: Supply, wanted: FloatArray, before: IntArray | None) -> tuple[IntArray, float] | None:
+        found = _whole(
+            options,
+            alone,
+            wanted[:, None],
+            terms,
+            seconds=_PERIOD_SECONDS,
+            gap=_PERIOD_GAP,
+            before=before,
+            starts=before is not None,
+        )
+        if found is None:
+            return None
+        if found[0] is None:
+            raise AfdDseError(
+                "the solver found no plan of a period in its time; use fewer classes or hardware"
+            )
+        return found[0][:, 0], found[1]
+
+    def cost(copies: IntArray) -> float:
+        return cost_of(options, supply, terms, copies)[0]
+
+    return PeriodByPeriod(options, supply, demand, terms.period_hours, period, cost).solve(GAP, seconds)
+
+
+def _whole(
+    options: Options,
+    supply: Supply,
+    demand: FloatArray,
+    terms: Terms,
+    *,
+    seconds: float,
+    gap: float,
+    before: IntArray | None = None,
+    starts: bool = True,
+) -> tuple[IntArray | None, float] | None:
+    """The program at once: copies [options, periods], if any were found, and a bound of the cost; None: infeasible.
+
+    ``before`` [options] runs already; without ``starts`` these cost nothing.
     """
     count, periods, kinds = len(options), demand.shape[1], len(supply.names)
     lost = lost_rate(options, supply, terms.redundancy)
@@ -94,7 +170,7 @@ def solve(
             entries = [(s + o * periods + t, 1.0), (x + o * periods + t, -1.0)]
             if t:
                 entries.append((x + o * periods + t - 1, 1.0))
-            rows.add(entries, 0.0, np.inf)
+            rows.add(entries, 0.0 if before is None else -float(before[o]), np.inf)
         for h in range(kinds):
             members = np.flatnonzero(options.hardware == h)
             entries = [(x + int(o) * periods + t, gpus[o]) for o in members]
@@ -106,7 +182,9 @@ def solve(
             members = np.flatnonzero(options.of_class == k)
             least = demand[k, t] / (1.0 - terms.headroom)
             entries = [(x + int(o) * periods + t, rate[o]) for o in members]
-            rows.add(entries, least, np.inf)
+            # Whatever is used, at least the smallest loss must be borne: not needed, but it lets the solver see it.
+            borne = float(lost[members].min()) if len(members) and demand[k, t] > 0.0 else 0.0
+            rows.add(entries, least + borne, np.inf)
             if redundant and demand[k, t] > 0.0:
                 for o in map(int, members):
                     rows.add([*entries, (y + o * periods + t, -lost[o])], least, np.inf)
@@ -115,7 +193,13 @@ def solve(
     hourly = np.where(supply.reserved, 0.0, supply.usd_per_gpu_hour)[options.hardware] * gpus
     start = hourly * supply.start_hours[options.hardware] + supply.start_usd_per_gpu[options.hardware] * gpus
     cost[x:s] = np.repeat(hourly * terms.period_hours, periods)
-    cost[s:n] = np.repeat(start, periods)
+    # GPUs that cost nothing are not taken for nothing: of equal plans the smallest is the answer.
+    tie = _TIE * max(float(supply.usd_per_gpu_hour.max(initial=0.0)), 1.0) * terms.period_hours
+    cost[x:s] += np.repeat(tie * gpus, periods)
+    if before is not None:
+        price = np.maximum(supply.usd_per_gpu_hour, float(supply.usd_per_gpu_hour.max(initial=0.0)))
+        start = np.maximum(start, _CALM * price[options.hardware] * gpus)
+    cost[s:n] = np.repeat(start if starts else np.zeros(count), periods)
     cost[n:y] = np.where(supply.reserved, supply.usd_per_gpu_hour * terms.period_hours * periods, 0.0)
     upper = np.full(variables, np.inf)
     upper[x:s] = np.repeat(most, periods)
@@ -128,27 +212,17 @@ def solve(
         constraints=rows.constraint(variables),
         bounds=Bounds(np.zeros(variables), upper),
         integrality=integral.astype(np.int64),
-        options={"time_limit": seconds, "mip_rel_gap": GAP},
+        options={"time_limit": max(seconds, 1.0), "mip_rel_gap": gap},
     )
     if found.status == _INFEASIBLE:
         return None
     if found.x is None and found.status != _LIMIT:
         raise AfdDseError(f"the solver failed ({found.message})")
-    bound = found.mip_dual_bound
-    plans = []
-    if found.x is not None:
-        copies = np.rint(found.x[x:s]).astype(np.int64).reshape(count, periods)
-        plans.append(copies)
-    if periods > 1 and found.status == _LIMIT:
-        alone = by_period(options, supply, demand, terms)
-        plans += [] if alone is None else [alone.copies]
-    if not plans:
-        raise AfdDseError("the solver found no plan in its time; use fewer periods or classes")
-    costs = [cost_of(options, supply, terms, copies) for copies in plans]
-    best = min(range(len(plans)), key=lambda number: costs[number][0])
-    usd, reserved = costs[best]
-    gap = 1.0 if bound is None else max(1.0 - float(bound) / usd, 0.0) if usd > 0.0 else 0.0
-    return Schedule(plans[best], reserved, usd, gap)
+    bound = 0.0 if found.mip_dual_bound is None else float(found.mip_dual_bound)
+    bound = max(bound - tie * float(supply.available.sum()) * periods, 0.0)
+    if found.x is None:
+        return None, bound
+    return np.rint(found.x[x:s]).astype(np.int64).reshape(count, periods), bound
 
 
 def by_period(options: Options, supply: Supply, demand: FloatArray, terms: Terms) -> Schedule | None:
@@ -162,34 +236,43 @@ def by_period(options: Options, supply: Supply, demand: FloatArray, terms: Terms
         start_hours=np.zeros_like(supply.start_hours),
         start_usd_per_gpu=np.zeros_like(supply.start_usd_per_gpu),
     )
-    known: dict[bytes, IntArray] = {}
-    columns = []
-    for t in range(demand.shape[1]):
-        key = demand[:, t].tobytes()
-        if key not in known:
-            alone = solve(options, free, demand[:, t : t + 1], terms, seconds=SECONDS / demand.shape[1])
-            if alone is None:
-                return None
-            known[key] = alone.copies[:, 0]
-        columns.append(known[key])
-    copies = np.stack(columns, axis=1)
+
+    def period(wanted: FloatArray) -> tuple[IntArray, float] | None:
+        alone = solve(options, free, wanted[:, None], terms, seconds=_PERIOD_SECONDS)
+        return None if alone is None else (alone.copies[:, 0], alone.usd)
+
+    found = each_period(demand, period)
+    if found is None:
+        return None
+    copies = found[0]
     usd, reserved = cost_of(options, supply, terms, copies)
     return Schedule(copies, reserved, usd, 1.0)
 
 
 def cost_of(options: Options, supply: Supply, terms: Terms, copies: IntArray) -> tuple[float, IntArray]:
     """USD of a schedule [options, periods], and the GPUs that it needs reserved [hardware]."""
-    gpus = options.gpus[:, None] * copies
-    starts = options.gpus[:, None] * np.maximum(np.diff(copies, axis=1, prepend=0), 0)
-    hourly = np.where(supply.reserved, 0.0, supply.usd_per_gpu_hour)[options.hardware][:, None]
-    usd = float((hourly * gpus).sum()) * terms.period_hours
-    start = hourly * supply.start_hours[options.hardware][:, None]
-    usd += float(((start + supply.start_usd_per_gpu[options.hardware][:, None]) * starts).sum())
+    running, starts = period_costs(options, supply, terms, copies)
     reserved = np.zeros(len(supply.names), dtype=np.int64)
     for h in np.flatnonzero(supply.reserved):
+        gpus = options.gpus[:, None] * copies
         reserved[h] = gpus[options.hardware == h].sum(axis=0).max(initial=0)
-    usd += float((reserved * supply.usd_per_gpu_hour).sum()) * terms.period_hours * copies.shape[1]
-    return usd, reserved
+    kept = float((reserved * supply.usd_per_gpu_hour).sum()) * terms.period_hours * copies.shape[1]
+    return float(running.sum() + starts.sum()) + kept, reserved
+
+
+def period_costs(
+    options: Options, supply: Supply, terms: Terms, copies: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """USD of running and of starting copies [hardware, periods] each, reservations apart."""
+    gpus = options.gpus[:, None] * copies
+    started = options.gpus[:, None] * np.maximum(np.diff(copies, axis=1, prepend=0), 0)
+    hourly = np.where(supply.reserved, 0.0, supply.usd_per_gpu_hour)[options.hardware][:, None]
+    start = hourly * supply.start_hours[options.hardware][:, None]
+    start = start + supply.start_usd_per_gpu[options.hardware][:, None]
+    running, starts = (np.zeros((len(supply.names), copies.shape[1])) for _ in range(2))
+    np.add.at(running, options.hardware, hourly * gpus * terms.period_hours)
+    np.add.at(starts, options.hardware, start * started)
+    return running, starts
 
 
 def most_load(options: Options, supply: Supply, demand: FloatArray, terms: Terms) -> float:

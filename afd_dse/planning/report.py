@@ -6,7 +6,7 @@ import numpy as np
 
 from afd_dse.operators.latency import FloatArray
 from afd_dse.planning.options import Options, Supply, lost_rate
-from afd_dse.planning.program import Schedule, Terms
+from afd_dse.planning.program import Schedule, Terms, period_costs
 
 _SECONDS_PER_HOUR = 3600.0
 
@@ -42,6 +42,43 @@ def totals(
             name: int(schedule.reserved[h]) for h, name in enumerate(supply.names) if supply.reserved[h]
         },
     }
+
+
+def bill(options: Options, supply: Supply, terms: Terms, schedule: Schedule) -> list[dict[str, Any]]:
+    """What the plan gets of each hardware and what that costs; ``usd`` adds up to the plan's cost.
+
+    ``usd`` = ``usd_running`` (hourly GPUs while used) + ``usd_starts`` + ``usd_reserved`` (GPUs paid the whole time).
+    """
+    gpus = gpus_by_hardware(options, supply, schedule)
+    running, starts = period_costs(options, supply, terms, schedule.copies)
+    hours = terms.period_hours * schedule.copies.shape[1]
+    reserved = schedule.reserved * supply.usd_per_gpu_hour * hours
+    return [
+        {
+            "hardware": name,
+            "billing": "reserved" if supply.reserved[h] else "hourly",
+            "available_gpus": int(supply.available[h]),
+            "peak_gpus": int(gpus[h].max()),
+            "mean_gpus": float(gpus[h].mean()),
+            "paid_gpu_hours": float(
+                schedule.reserved[h] * hours if supply.reserved[h] else gpus[h].sum() * terms.period_hours
+            ),
+            "usd_per_gpu_hour": float(supply.usd_per_gpu_hour[h]),
+            "usd_running": float(running[h].sum()),
+            "usd_starts": float(starts[h].sum()),
+            "usd_reserved": float(reserved[h]),
+            "usd": float(running[h].sum() + starts[h].sum() + reserved[h]),
+        }
+        for h, name in enumerate(supply.names)
+    ]
+
+
+def usd_by_period(options: Options, supply: Supply, terms: Terms, schedule: Schedule) -> FloatArray:
+    """Cost of every period [periods], USD; what is reserved is spread evenly, so that the sum is the plan's cost."""
+    running, starts = period_costs(options, supply, terms, schedule.copies)
+    kept = float((schedule.reserved * supply.usd_per_gpu_hour).sum()) * terms.period_hours
+    result: FloatArray = (running + starts).sum(axis=0) + kept
+    return result
 
 
 def gpus_by_hardware(options: Options, supply: Supply, schedule: Schedule) -> FloatArray:

@@ -1,221 +1,217 @@
-"""The capacity report of a plan: what to get, when, for how much and at what risk first; then the evidence."""
+"""The capacity report of a plan: what to get, when, for how much and at what risk on one page; then the evidence."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
-import plotly.io
+import pandas as pd
+from markupsafe import Markup
 from plotly.offline import get_plotlyjs
-from plotly.subplots import make_subplots
 
+from afd_dse.report.capacity_cards import bill_card, evidence
+from afd_dse.report.cards import Card, Chart
+from afd_dse.report.figures.plan import plan_figure
+from afd_dse.report.html import asset, embedded, template
+from afd_dse.report.printing import printed
 from afd_dse.results.files import write_files
-from afd_dse.results.plan import break_even_rows
-from afd_dse.results.words import count, number, percent
+from afd_dse.results.plan_file import PLAN
+from afd_dse.results.words import moment, number, percent
 
-PLAN, PAGE = "plan.json", "plan.html"
-# Okabe and Ito's palette.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; margin: 0 auto; max-width: 1080px; padding: 24px 16px; }
-h1 { font-size: 26px; line-height: 1.25; margin: 0; } h2 { font-size: 19px; margin: 28px 0 8px; }
-.dim { color: #666; } .no { color: #a33; } .yes { color: #00704f; }
-.numbers { display: flex; flex-wrap: wrap; gap: 12px 36px; margin: 16px 0; }
-.numbers b { display: block; font-size: 24px; line-height: 1.2; }
-table { border-collapse: collapse; font-size: 14px; width: 100%; } th { color: #666; font-weight: 600; }
-th, td { text-align: left; padding: 5px 14px 5px 0; border-bottom: 1px solid #eee; vertical-align: top; }
-@media print { section { break-inside: avoid; } }
-"""
+PAGE, PRINT = "plan.html", "plan.pdf"
 
 
-def write_plan(document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write ``plan.json`` and ``plan.html``, both or neither; the paths."""
+@dataclass(frozen=True, slots=True)
+class Executive:
+    """The first page: tiles (big, small), facts (question, answer), risks (whether it does no harm, words)."""
+
+    asked: str
+    title: str
+    tiles: tuple[tuple[str, str], ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    risks: tuple[tuple[bool, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def write_plan(document: Mapping[str, Any], folder: Path, *, pdf: bool = False) -> list[Path]:
+    """Write ``plan.json``, ``plan.html`` and, if asked for, ``plan.pdf``, all or none; the paths."""
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    return write_files(folder, {PLAN: text.encode(), PAGE: capacity_page(document).encode()})
+    page = capacity_page(document).encode()
+    contents = {PLAN: text.encode(), PAGE: page}
+    if pdf:
+        contents[PRINT] = printed(page)
+    return write_files(folder, contents)
 
 
 def capacity_page(document: Mapping[str, Any]) -> str:
-    """The report as one HTML file that needs no network."""
-    model = document["demand"]["model"]
-    title = f"Capacity plan: {model if isinstance(model, str) else 'own model'}"
-    parts = [f"<h1>{escape(title)}</h1>", _answer(document)]
-    if document["feasible"]:
-        figure = plotly.io.to_html(plan_figure(document), include_plotlyjs=False, full_html=False)
-        parts += ["<h2>Demand and GPUs over time</h2>", figure, _section("Risk", _risk(document))]
-    if document.get("break_even"):
-        parts.append(_section("Hardware and modes", _break_even(document)))
-    if document["feasible"]:
-        parts.append(_section("Schedule", _schedule(document)))
-    parts.append(_section("Deployments to choose from", _options(document)))
-    parts.append(_section("Assumptions", _assumptions(document)))
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style><script>{get_plotlyjs()}</script></head><body>\n"
-        f"{''.join(parts)}\n</body></html>\n"
+    """The report as one HTML file that needs no network; printed, its answer is the first page."""
+    answer = executive(document)
+    first = (bill_card(document), _over_time(document)) if document["feasible"] else ()
+    cards = evidence(document)
+    charts = [chart for card in (*first, *cards) for chart in card.charts]
+    figures = {chart.key: json.loads(chart.variants[""].to_json()) for chart in charts}
+    text: str = template("capacity.html.j2").render(
+        title=f"Capacity plan: {answer.title}",
+        answer=answer,
+        first=first,
+        cards=cards,
+        style=Markup(asset("report.css") + asset("capacity.css")),
+        library=Markup(get_plotlyjs()),
+        script=Markup(asset("capacity.js")),
+        charts=embedded(figures),
     )
+    return text
 
 
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+def schedule_csv(document: Mapping[str, Any]) -> bytes:
+    """A row for each period and deployment that runs in it, as CSV."""
+    names = ("class", "hardware", "label", "mode", "copies")
+    rows = [
+        {"period": t, "start_hours": period["start_hours"], **{name: entry[name] for name in names}}
+        | {"gpus": entry["copies"] * document["options"][entry["option"]]["gpus"]}
+        for t, period in enumerate(document.get("periods", ()))
+        for entry in period["running"]
+    ]
+    text: str = pd.DataFrame(rows, columns=["period", "start_hours", *names, "gpus"]).to_csv(index=False)
+    return text.encode()
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    names = "".join(f"<th>{escape(name)}</th>" for name in head)
-    lines = ("".join(f"<td>{escape(str(value))}</td>" for value in row) for row in rows)
-    return f"<table><tr>{names}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
-
-
-def _answer(document: Mapping[str, Any]) -> str:
+def executive(document: Mapping[str, Any]) -> Executive:
+    """What a person who decides reads: the answer in numbers, words and risks."""
+    demand = document["demand"]
+    model = demand["model"] if isinstance(demand["model"], str) else "own model"
+    hours, classes = demand["horizon"]["hours"], document["classes"]
+    rates = [sum(column) for column in zip(*document["requests_per_s"], strict=True)]
+    asked = (
+        f"Capacity plan for {model} on {demand['framework']}: {number(min(rates))} to {number(max(rates))} requests/s "
+        f"of {', '.join(classes)} over {hours:g} hours in periods of {demand['horizon']['period_hours']:g}"
+    )
     if not document["feasible"]:
-        return f"<p class='no'>{escape(str(document['reason']))}</p>"
+        served = [
+            f"{number(rate)} requests/s of {name}" for name, rate in document.get("inverse", {}).items()
+        ]
+        facts = (("At most", f"{', '.join(served)}: all the hardware on offer, under the same rules"),)
+        return Executive(
+            asked,
+            "This demand cannot be served",
+            facts=facts if served else (),
+            warnings=_obstacles(document),
+        )
     total = document["totals"]
-    peaks = ", ".join(f"{gpus} × {name}" for name, gpus in total["peak_gpus"].items() if gpus)
-    hours = document["demand"]["horizon"]["hours"]
-    numbers = (
-        (peaks, "GPUs at the peak"),
+    tiles = (
         (f"${total['usd']:,.0f}", f"for {hours:g} hours"),
-        (f"${number(total['usd_per_mtok'])}", "per million output tokens"),
-        (f"{total['energy_kwh']:,.0f} kWh", f"{number(total['joules_per_token'])} J per token"),
+        (f"{max(row['gpus'] for row in document['periods']):,}", "GPUs at the peak"),
+        (f"${number(total['usd_per_mtok'])}", "per million output tokens")
+        if total["usd_per_mtok"] is not None
+        else ("–", "no tokens, no price for them"),
+        (f"{total['energy_kwh']:,.0f} kWh", "of energy"),
         (percent(total["mean_load"]), "of the capacity in use"),
     )
-    cells = "".join(f"<div><b>{escape(big)}</b>{escape(small)}</div>" for big, small in numbers)
-    lines = []
-    if total["reserved_gpus"]:
-        kept = ", ".join(f"{gpus} × {name}" for name, gpus in total["reserved_gpus"].items())
-        lines.append(f"Reserve {kept} for the whole time; the rest is started and stopped with the demand.")
-    bad = sorted(
-        {row["class"] for row in document["failures"] if row["lost"] == "deployment" and not row["slo_kept"]}
-    )
-    lines.append(
-        f"The loss of one copy breaks the SLO of {', '.join(bad)} at its tightest."
-        if bad
-        else "The loss of any one copy of a deployment keeps every SLO."
-    )
-    lines.append(
-        f"The cost is within {percent(total['gap_to_optimum'])} of what these deployments allow at best."
-    )
-    lines.append(f"All the hardware on offer serves {percent(document['most_load'])} of the busiest period.")
-    return f"<div class='numbers'>{cells}</div>" + "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return Executive(asked, _title(document), tiles, tuple(_facts(document)), tuple(_risks(document)))
 
 
-def plan_figure(document: Mapping[str, Any]) -> go.Figure:
-    """Requests/s by class above, GPUs in use by hardware below, over hours."""
-    hours = [row["start_hours"] for row in document["periods"]]
-    figure = make_subplots(
-        rows=2, shared_xaxes=True, vertical_spacing=0.08, subplot_titles=("requests/s", "GPUs in use")
-    )
-    series = [
-        (name, values, 1)
-        for name, values in zip(document["classes"], document["requests_per_s"], strict=True)
+def _obstacles(document: Mapping[str, Any]) -> tuple[str, ...]:
+    without = [
+        f"{entry['class']} has no deployment on {entry['hardware']}: {entry['reason']}"
+        for entry in document["without_deployment"]
     ]
-    series += [(name, values, 2) for name, values in document["gpus"].items()]
-    for place, (name, values, row) in enumerate(series):
-        line = {"color": _COLOURS[place % len(_COLOURS)], "width": 0.5, "shape": "hv"}
-        figure.add_scatter(x=hours, y=values, name=name, line=line, stackgroup=f"row {row}", row=row, col=1)
-    figure.update_xaxes(title_text="hours", row=2, col=1)
-    figure.update_layout(
-        template="simple_white",
-        height=560,
-        margin={"l": 10, "r": 10, "t": 30, "b": 10},
-        hovermode="x unified",
+    return (str(document["reason"]), *without)
+
+
+def _title(document: Mapping[str, Any]) -> str:
+    got = [
+        f"{row['peak_gpus']} × {row['hardware']}"
+        for row in document["hardware"]
+        if row["peak_gpus"] or row["usd_reserved"]
+    ]
+    return f"Get {' and '.join(got)}" if got else "Nothing to get"
+
+
+def _facts(document: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    rows = document["hardware"]
+    kept = [
+        f"{document['totals']['reserved_gpus'][row['hardware']]} × {row['hardware']}"
+        for row in rows
+        if row["billing"] == "reserved" and row["usd_reserved"]
+    ]
+    rented = [
+        f"up to {row['peak_gpus']} × {row['hardware']} ({number(row['mean_gpus'])} on average)"
+        for row in rows
+        if row["billing"] == "hourly" and row["peak_gpus"]
+    ]
+    what = [f"reserve {' and '.join(kept)} for the whole time"] if kept else []
+    what += [f"rent by the hour {' and '.join(rented)}"] if rented else []
+    yield "Get", "; ".join(what) or "nothing"
+    gpus = [row["gpus"] for row in document["periods"]]
+    most, least = gpus.index(max(gpus)), gpus.index(min(gpus))
+    starts = document["periods"][most]["start_hours"], document["periods"][least]["start_hours"]
+    yield (
+        "When",
+        f"most ({max(gpus)} GPUs) on {moment(starts[0])}, fewest ({min(gpus)}) on {moment(starts[1])}; copies of "
+        f"deployments start {document['totals']['starts']:,} times",
     )
-    return figure
-
-
-def _risk(document: Mapping[str, Any]) -> str:
-    rows = [
-        (
-            row["class"],
-            "one copy" if row["lost"] == "deployment" else "one scale-up domain",
-            row["period"],
-            "–" if row["load"] is None else percent(row["load"]),
-            "kept" if row["slo_kept"] else "broken: requests queue",
+    parts = [
+        f"${sum(row[key] for row in rows):,.0f} for {words}"
+        for key, words in (
+            ("usd_reserved", "reserved GPUs"),
+            ("usd_running", "rented GPUs"),
+            ("usd_starts", "starts"),
         )
-        for row in document["failures"]
+        if sum(row[key] for row in rows)
     ]
-    other = [
-        (
-            f"× {row['factor']:g}",
-            f"${row['usd']:,.0f}" if row["feasible"] else "cannot be served",
-            row["peak_gpus"] or "–",
-        )
-        for row in document["sensitivity"]
-    ]
-    return _table(("class", "lost", "tightest period", "load of the rest", "SLO"), rows) + _table(
-        ("demand", "cost", "GPUs at the peak"), other
+    gap = percent(document["totals"]["gap_to_optimum"])
+    yield (
+        "Cost",
+        f"{' + '.join(parts) or 'nothing'}; within {gap} of the least that these deployments can cost",
     )
 
 
-def _break_even(document: Mapping[str, Any]) -> str:
-    rows = break_even_rows(document)
-    head = (
-        "class",
-        "hardware",
-        "deployment",
-        "mode",
-        "tokens/s/GPU",
-        "$/Mtok",
-        "$/GPU-h",
-        "break-even $/GPU-h",
+def _risks(document: Mapping[str, Any]) -> Iterable[tuple[bool, str]]:
+    for lost, words in (
+        ("deployment", "any one copy of a deployment"),
+        ("domain", "any one scale-up domain"),
+    ):
+        rows = [row for row in document["failures"] if row["lost"] == lost]
+        bad = [row for row in rows if not row["slo_kept"]]
+        if bad:
+            yield False, f"The loss of {words} breaks the SLO of {_tightest(document, bad)}."
+        elif rows:
+            worst = max(row["load"] or 0.0 for row in rows)
+            yield True, f"The loss of {words} breaks no SLO: the rest is loaded to {percent(worst)} at most."
+    for row in document["sensitivity"]:
+        if row["factor"] > 1.0:
+            yield (
+                row["feasible"],
+                f"Demand × {row['factor']:g} {_consequence(row)}.",
+            )
+    for row in document["estimates"]:
+        if row["end"] == "low":
+            yield (
+                row["feasible"],
+                f"If deployments serve {percent(1.0 - row['throughput'])} less than estimated (the low end of 90 % of "
+                f"measured runs), the demand {_consequence(row)}.",
+            )
+    most = document["most_load"]
+    yield most >= 1.0, f"All the hardware on offer serves {percent(most)} of the busiest period at most."
+
+
+def _consequence(row: Mapping[str, Any]) -> str:
+    if not row["feasible"]:
+        return "cannot be served with the hardware on offer"
+    if row["usd"] is None:
+        return "costs nothing"
+    return f"costs ${row['usd']:,.0f} and takes {row['peak_gpus']} GPUs at the peak"
+
+
+def _tightest(document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(
+        f"{row['class']} ({moment(document['periods'][row['period']]['start_hours'])}: "
+        f"{'nothing is left' if row['load'] is None else 'load ' + percent(row['load'])})"
+        for row in rows
     )
-    return _table(head, rows)
 
 
-def _schedule(document: Mapping[str, Any]) -> str:
-    def words(entries: Sequence[Mapping[str, Any]]) -> str:
-        return "; ".join(f"{e['class']}: {e['copies']} × {e['label']} on {e['hardware']}" for e in entries)
-
-    rows = [
-        (
-            f"{row['start_hours']:g}",
-            row["gpus"],
-            words(row["running"]),
-            words(row["starts"]),
-            words(row["stops"]),
-        )
-        for row in document["periods"]
-    ]
-    return _table(("hour", "GPUs", "running", "starts", "stops"), rows)
-
-
-def _options(document: Mapping[str, Any]) -> str:
-    rows = [
-        (
-            row["class"],
-            row["hardware"],
-            row["label"],
-            row["mode"],
-            row["gpus"],
-            number(row["requests_per_s"]),
-            percent(row["rated"]),
-            number(row["ttft_percentile_ms"]),
-            number(row["tpot_ms"]),
-        )
-        for row in document["options"]
-    ]
-    head = ("class", "hardware", "deployment", "mode", "GPUs", "requests/s", "rated at", "TTFT ms", "TPOT ms")
-    return _table(head, rows)
-
-
-def _assumptions(document: Mapping[str, Any]) -> str:
-    demand = document["demand"]
-    rules = demand["rules"]
-    lines = [
-        f"{percent(rules['headroom'])} of the capacity stay free; redundancy: {rules['redundancy']}.",
-        "A deployment is rated at the largest share of its estimated rate at which a simulation keeps the SLO.",
-        "Latencies are estimates from measured kernels, not measurements of whole systems.",
-        "A class is served by deployments of its own; a copy starts and stops as a whole.",
-    ]
-    for kind in demand["hardware"]:
-        price = kind["usd_per_gpu_hour"]
-        shown = "the catalogue's price" if price is None else f"${price:g} per GPU-hour"
-        lines.append(f"{kind['name']}: up to {kind['count']} GPUs, {shown}, {kind['billing']}.")
-    if document["feasible"]:
-        total = document["totals"]
-        lines.append(
-            f"{count(total['requests'])} requests, {count(total['output_tokens'])} output tokens in all."
-        )
-    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+def _over_time(document: Mapping[str, Any]) -> Card:
+    chart = Chart("plan", "Requests per second and GPUs in use over time", {"": plan_figure(document)})
+    return Card("time", "Demand and GPUs over time", charts=(chart,))

@@ -1,34 +1,18 @@
 """A result in other forms: the page, the page printed to PDF by a browser, Markdown, CSV of all candidates."""
 
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from afd_dse.errors import AfdDseError, InputError, Problem
+from afd_dse.errors import InputError, Problem
 from afd_dse.report.answer import answer_of
+from afd_dse.report.capacity import capacity_page, schedule_csv
 from afd_dse.report.cards import Card, Cell, Table, cards_of
 from afd_dse.report.html import page
 from afd_dse.report.metrics import points_of
+from afd_dse.report.printing import printed
 from afd_dse.results.result import Result
-
-# Browsers that print a page without a window; the first one found is used, AFD_DSE_BROWSER before all.
-BROWSERS = (
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-    "chrome",
-    "microsoft-edge",
-)
-_PRINT_SECONDS = 120
-
-
-class BrowserError(AfdDseError):
-    """No browser, or one that does not print."""
 
 
 def html(result: Result) -> bytes:
@@ -88,48 +72,18 @@ def csv(result: Result) -> bytes:
 
 def pdf(result: Result) -> bytes:
     """The page as a browser prints it. Raises :class:`BrowserError` where there is no Chromium or Chrome."""
-    browser = _browser()
-    with tempfile.TemporaryDirectory(prefix="afd-dse-") as name:
-        folder = Path(name)
-        source, target = folder / "report.html", folder / "report.pdf"
-        source.write_bytes(html(result))
-        command = [
-            browser,
-            "--headless",
-            "--disable-gpu",
-            "--no-sandbox",  # our own page, no network; without this a browser refuses to run as root
-            f"--user-data-dir={folder / 'profile'}",
-            "--no-pdf-header-footer",
-            "--virtual-time-budget=20000",
-            f"--print-to-pdf={target}",
-            source.as_uri(),
-        ]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_PRINT_SECONDS, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise BrowserError(f"{browser} did not print the report ({error}); use --format html") from error
-        if not target.is_file():
-            last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-            raise BrowserError(f"{browser} did not print the report ({last[0]}); use --format html")
-        return target.read_bytes()
-
-
-def _browser() -> str:
-    asked = os.environ.get("AFD_DSE_BROWSER")
-    for name in (asked,) if asked else BROWSERS:
-        if name and (found := shutil.which(name)):
-            return found
-    missing = f"{asked} (AFD_DSE_BROWSER) does not run" if asked else "no Chromium or Chrome is installed"
-    raise BrowserError(
-        f"--format pdf: {missing}; install one (Debian: apt-get install chromium), name one in AFD_DSE_BROWSER, or use "
-        "--format html and print from your browser"
-    )
+    return printed(html(result))
 
 
 FORMATS: Mapping[str, Callable[[Result], bytes]] = {"html": html, "pdf": pdf, "md": markdown, "csv": csv}
 """What a report can be written as, by the ending of its file."""
+
+PLAN_FORMATS: Mapping[str, Callable[[Mapping[str, Any]], bytes]] = {
+    "html": lambda document: capacity_page(document).encode(),
+    "pdf": lambda document: printed(capacity_page(document).encode()),
+    "csv": schedule_csv,
+}
+"""What a plan can be written as: the page, the page printed, and the schedule."""
 
 
 def write_report(result: Result, form: str, path: Path) -> None:
@@ -137,7 +91,11 @@ def write_report(result: Result, form: str, path: Path) -> None:
 
     Raises :class:`InputError` when it cannot be written, :class:`BrowserError` when nothing prints.
     """
-    content = FORMATS[form](result)
+    write_content(FORMATS[form](result), path)
+
+
+def write_content(content: bytes, path: Path) -> None:
+    """Write a report's content; the file is replaced as a whole. Raises :class:`InputError` when it cannot be."""
     staged = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

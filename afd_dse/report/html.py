@@ -28,7 +28,7 @@ def page(document: Mapping[str, Any], candidates: pd.DataFrame | None = None) ->
     """The page of a result's document and its candidates. A card that has nothing to show says why."""
     points = points_of(document, pd.DataFrame() if candidates is None else candidates)
     cards = cards_of(document, points)
-    text: str = _template().render(
+    text: str = template().render(
         title=f"{document['model']['name']}: {headline(document)}",
         answer=answer_of(document),
         cards=cards,
@@ -38,9 +38,9 @@ def page(document: Mapping[str, Any], candidates: pd.DataFrame | None = None) ->
         library=Markup(get_plotlyjs()),
         script=Markup(asset("theme.js") + asset("report.js")),
         data_id=DATA_ID,
-        data=_embedded(document),
+        data=embedded(document),
         charts_id=CHARTS_ID,
-        charts=_embedded(_charts(cards, points)),
+        charts=embedded(_charts(cards, points)),
     )
     return text
 
@@ -50,17 +50,19 @@ def asset(name: str) -> str:
     return files("afd_dse.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _template() -> Any:
+def template(name: str = "report.html.j2") -> Any:
+    """A template of the room by its file's name."""
     environment = Environment(
         loader=PackageLoader("afd_dse.report", "assets"),
         autoescape=select_autoescape(default=True, default_for_string=True),
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
-def _embedded(data: object) -> Markup:
+def embedded(data: object) -> Markup:
+    """JSON that can stand in an element of a page."""
     # NOTE: "<" is escaped so that no text of the job can end the element that holds the data.
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))

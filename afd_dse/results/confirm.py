@@ -184,7 +184,7 @@ def _without(
     formula = float(metrics["ttft_percentile_s"][row])
     if failed.ttft_percentile_ms is not None and formula > 0.0:
         ratio = failed.ttft_percentile_ms / 1e3 / formula
-        late = metrics["ttft_percentile_s"] * max(ratio, 1.0) ** power > scenario.slo.ttft_s
+        late = metrics["ttft_percentile_s"] * max(ratio, 1.0) ** power > scenario.slo.as_asked.ttft_s
         policy = candidates.integer("policy")
         gone |= late & (policy == policy[row])
     left = np.flatnonzero(~gone)

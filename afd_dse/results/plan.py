@@ -8,21 +8,22 @@ from typing import Any
 
 import numpy as np
 
+import afd_dse
+from afd_dse.errors import InputError, Problem
 from afd_dse.operators.latency import FloatArray
 from afd_dse.planning.load import demand_of
 from afd_dse.planning.options import Options as Choices
 from afd_dse.planning.options import Supply, cheapest, useful
-from afd_dse.planning.program import Schedule, Terms, by_period, most_load, solve
-from afd_dse.planning.report import break_even, failures, gpus_by_hardware, totals
+from afd_dse.planning.program import Schedule, Terms, most_load, solve
+from afd_dse.planning.report import bill, break_even, failures, gpus_by_hardware, totals, usd_by_period
+from afd_dse.planning.sensitivity import other_demands, other_estimates
 from afd_dse.results.api import optimize
 from afd_dse.results.files import write_files
 from afd_dse.results.simulate import Options, simulate
-from afd_dse.results.words import number
+from afd_dse.results.words import moment, number, percent
 from afd_dse.spec.demand import DemandFile, Hardware, RequestClass
 from afd_dse.spec.job import Job
 
-SENSITIVITY = (0.8, 1.2, 1.5)
-"""Multiples of the demand that the plan is made again for."""
 CAPACITY = "capacity.json"
 RATES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 """Shares of its estimated rate at which a deployment is simulated until it keeps the SLO."""
@@ -30,7 +31,7 @@ _KEPT = 2  # deployments of a class on one hardware, besides the smallest
 _SIMULATED = 4000  # requests of such a simulation
 # Deployments of this size and smaller are searched for on their own: small copies follow the demand closely.
 _NODE = 8
-_FORMAT = 1
+_FORMAT = 2
 _USED = (
     "label",
     "mode",
@@ -39,9 +40,19 @@ _USED = (
     "requests_per_s",
     "tokens_per_s",
     "tokens_per_s_per_user",
+    "tokens_per_s_per_gpu",
     "ttft_ms",
 )
-_MORE = ("ttft_percentile_ms", "tpot_ms", "usd_per_mtok", "batch_size", "chunk_tokens", "policy", "groups")
+_MORE = (
+    "intervals",
+    "ttft_percentile_ms",
+    "tpot_ms",
+    "usd_per_mtok",
+    "batch_size",
+    "chunk_tokens",
+    "policy",
+    "groups",
+)
 
 
 def plan(
@@ -53,12 +64,21 @@ def plan(
     that the hardware cannot serve gives a document with ``feasible`` False, and what share of it can be served.
     """
     tell = progress or (lambda text: None)
+    demand = demand_of(file)
+    if not demand.any():
+        message, remedy = (
+            "no request falls into the horizon",
+            "lengthen horizon.hours, or raise the factors there",
+        )
+        raise InputError(Problem("demand", file.demand.model_dump(exclude_none=True), message, remedy))
     options, without = _options(file, folder, tell)
-    supply, demand = supply_of(file), demand_of(file)
+    supply = supply_of(file)
     terms = Terms(file.horizon.period_hours, file.rules.headroom, file.rules.redundancy)
     classes = tuple(entry.name for entry in file.classes)
     peak = int(demand.sum(axis=0).argmax())
     document: dict[str, Any] = {
+        "version": afd_dse.__version__,
+        "rating": {"requests": _SIMULATED, "seed": Options().seed, "shares": list(RATES)},
         "demand": file.model_dump(mode="json"),
         "classes": list(classes),
         "requests_per_s": demand.tolist(),
@@ -81,20 +101,30 @@ def plan(
     document["inverse"] = {name: float(most * demand[k, peak]) for k, name in enumerate(classes)}
     document["break_even"] = break_even(options, supply, classes)
     if schedule is None:
-        reason = f"all the hardware serves {most:.0%} of the demand of period {peak}, the busiest"
+        busiest = moment(peak * terms.period_hours)
+        reason = f"all the hardware serves {percent(most)} of the demand of the busiest period ({busiest})"
         return document | {"feasible": False, "reason": reason}
     tell("what if the demand were another")
     return document | {
         "feasible": True,
         "reason": None,
         "totals": totals(options, supply, demand, terms, schedule),
-        "periods": _periods(file, options, supply, demand, schedule),
+        "hardware": bill(options, supply, terms, schedule),
+        "periods": [
+            row | {"usd": float(usd)}
+            for row, usd in zip(
+                _periods(file, options, supply, demand, schedule),
+                usd_by_period(options, supply, terms, schedule),
+                strict=True,
+            )
+        ],
         "gpus": {
             name: row.astype(int).tolist()
             for name, row in zip(supply.names, gpus_by_hardware(options, supply, schedule), strict=True)
         },
         "failures": failures(options, supply, demand, schedule, classes),
-        "sensitivity": _what_if(options, supply, demand, terms, schedule.usd),
+        "sensitivity": other_demands(options, supply, demand, terms, schedule.usd),
+        "estimates": other_estimates(options, supply, demand, terms, schedule.usd),
     }
 
 
@@ -262,31 +292,6 @@ def _copies(file: DemandFile, options: Choices, option: int, copies: int) -> dic
         "mode": options.deployments[option]["mode"],
         "copies": copies,
     }
-
-
-def _what_if(
-    options: Choices, supply: Supply, demand: FloatArray, terms: Terms, usd: float
-) -> list[dict[str, Any]]:
-    """The plan's cost and size at other demands.
-
-    Every period for itself, which is fast, and compared with the same at the planned demand: ``usd`` is the plan's cost
-    times that ratio.
-    """
-    base = by_period(options, supply, demand, terms)
-    rows = []
-    for factor in SENSITIVITY:
-        other = by_period(options, supply, demand * factor, terms)
-        row: dict[str, Any] = {
-            "factor": factor,
-            "feasible": other is not None,
-            "usd": None,
-            "peak_gpus": None,
-        }
-        if other is not None and base is not None and base.usd > 0.0:
-            peak = int(gpus_by_hardware(options, supply, other).sum(axis=0).max())
-            row |= {"usd": usd * other.usd / base.usd, "peak_gpus": peak}
-        rows.append(row)
-    return rows
 
 
 def break_even_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -1,7 +1,7 @@
 """A deployment under real traffic: request by request, with the cost model as the clock."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import CONSTRAINTS, Evaluation, evaluate
+from afd_dse.cost.expert_cache import ExpertCache
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
@@ -17,7 +18,7 @@ from afd_dse.results.parse import candidates_of
 from afd_dse.search.pool import Found
 from afd_dse.simulation.checkpoint import Checkpoint, digest_of
 from afd_dse.simulation.clock import Extent, clock_of
-from afd_dse.simulation.plant import KvPolicy, Plant, Routing, plant_of
+from afd_dse.simulation.plant import Batching, KvPolicy, Plant, Routing, plant_of
 from afd_dse.simulation.simulator import Simulator
 from afd_dse.simulation.summary import (
     PERCENTILES,
@@ -48,7 +49,7 @@ class Options:
     """How to simulate; None: as the deployment, the job or the framework has it.
 
     ``requests`` to send, ``requests_per_s`` of open arrivals (a trace is sped up or slowed down to it), ``concurrency``
-    of a closed loop.
+    of a closed loop. ``expert_cache``: not all experts lie in HBM.
     """
 
     trace: Path | None = None
@@ -57,6 +58,8 @@ class Options:
     requests_per_s: float | None = None
     concurrency: int | None = None
     routing: Routing = "least_loaded"
+    batching: Batching = "fifo"
+    expert_cache: ExpertCache | None = None
     kv_policy: KvPolicy | None = None
     max_batch: int | None = None
 
@@ -80,6 +83,9 @@ def simulate(
     job = job if isinstance(job, Job) else load_job(job)
     options = options or Options()
     scenario = scenario_from_job(job)
+    if options.expert_cache is not None and scenario.moe is None:
+        message, remedy = "the model has no routed experts", "leave --experts-resident out"
+        raise InputError(Problem("--experts-resident", options.expert_cache.resident, message, remedy))
     candidate = candidates_of(deployment, scenario)
     evaluation = evaluate(scenario, candidate)
     requests = traffic_of(job, evaluation, options)
@@ -90,7 +96,9 @@ def simulate(
         checkpoint = folder / CHECKPOINT
     if checkpoint is not None:
         named = job.model_dump(mode="json"), dict(deployment)
-        saved = Checkpoint(checkpoint, digest_of(named, simulator.plant, requests))
+        saved = Checkpoint(
+            checkpoint, digest_of((*named, repr(options.expert_cache)), simulator.plant, requests)
+        )
         saved.restore(simulator)
 
     def observe(running: Simulator) -> None:
@@ -123,11 +131,17 @@ def traffic_of(job: Job, evaluation: Evaluation, options: Options) -> Requests:
     usual = min(max(PER_CONCURRENCY * concurrency, LEAST_REQUESTS), MOST_REQUESTS)
     if job.workload.arrival.kind == "closed_loop" and options.trace is None:
         usual = PER_CONCURRENCY * concurrency
+    kind = "trace" if options.trace is not None else job.workload.arrival.kind
+    if options.concurrency is not None and kind != "closed_loop":
+        message = f"has no meaning with arrivals of kind {kind}"
+        remedy = "leave it out, or set workload.arrival.kind to closed_loop, without a trace"
+        raise InputError(Problem("--concurrency", options.concurrency, message, remedy))
+    if options.requests_per_s is not None and kind == "closed_loop":
+        message = "has no meaning in a closed loop, whose rate follows from its concurrency"
+        raise InputError(
+            Problem("--rate", options.requests_per_s, message, "use --concurrency, or leave it out")
+        )
     if options.trace is None:
-        if options.concurrency is not None and job.workload.arrival.kind != "closed_loop":
-            message = f"has no meaning with arrivals of kind {job.workload.arrival.kind}"
-            remedy = "leave it out, or set workload.arrival.kind to closed_loop"
-            raise InputError(Problem("--concurrency", options.concurrency, message, remedy))
         workload = job.workload
         if workload.arrival.kind == "trace":
             usual = MOST_REQUESTS
@@ -161,11 +175,13 @@ def simulator_of(
         most_context=float(whole.max()),
         kv_policy=options.kv_policy,
         routing=options.routing,
+        batching=options.batching,
+        cache=options.expert_cache,
         max_batch=options.max_batch,
     )
     reach = max(_BATCH_REACH * plant.mean_batch, _LEAST_REACH)
     extent = Extent(float(lengths.min()), float(whole.max()), min(reach, float(plant.most_sequences)))
-    return Simulator(plant, clock_of(scenario, candidate, extent), requests)
+    return Simulator(plant, clock_of(scenario, candidate, extent, options.expert_cache), requests)
 
 
 def _document(
@@ -180,9 +196,9 @@ def _document(
     plant, requests, records = simulator.plant, simulator.requests, simulator.records
     mode = mode_name(PARTITIONS[int(candidate.integer("partition")[0])].text)
     deployment = deployment_of(scenario, Found(candidate, evaluation), 0, mode, job.search.objective)
-    limits = limits_of(scenario.slo, outcome)
+    limits = limits_of(scenario.slo.as_asked, outcome)
     reason = why_not(evaluation, simulator, outcome, scenario)
-    share = goodput(scenario.slo, outcome)
+    share = goodput(scenario.slo.as_asked, outcome)
     arrived = np.array(simulator.book.arrival_s)
     itl = records.interval_percentiles(PERCENTILES)
     return {
@@ -199,7 +215,7 @@ def _document(
             "mean_output_tokens": float(requests.output_tokens.mean()),
             "prefix_tokens": requests.prefix_tokens,
         },
-        "policies": _policies(plant),
+        "policies": _policies(plant, options.expert_cache),
         "completed": simulator.done,
         "refused": len(simulator.refused),
         "judged": len(outcome.ttft_s),
@@ -256,7 +272,7 @@ def why_not(evaluation: Evaluation, simulator: Simulator, outcome: Outcome, scen
     if simulator.refused:
         count = len(simulator.refused)
         return f"{count} of {len(simulator.requests)} requests do not fit into the KV cache of a rank"
-    broken = [limit for limit in limits_of(scenario.slo, outcome) if not limit.met]
+    broken = [limit for limit in limits_of(scenario.slo.as_asked, outcome) if not limit.met]
     if not broken:
         return None
     worst = max(broken, key=lambda limit: limit.simulated_s / limit.limit_s)
@@ -266,12 +282,14 @@ def why_not(evaluation: Evaluation, simulator: Simulator, outcome: Outcome, scen
     )
 
 
-def _policies(plant: Plant) -> dict[str, Any]:
+def _policies(plant: Plant, cache: ExpertCache | None) -> dict[str, Any]:
     steps = None
     if plant.shared_steps:
         steps = "prioritized prefill" if plant.prioritized else "chunked prefill"
     return {
         "routing": plant.routing,
+        "batching": plant.batching,
+        "expert_cache": None if cache is None else asdict(cache),
         "steps": steps,
         "kv": plant.kv_policy,
         "chunk_tokens": plant.chunk_tokens,

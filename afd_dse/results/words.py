@@ -54,3 +54,9 @@ def parameters(value: float) -> str:
 def constraint(name: str) -> str:
     """A constraint as text has it."""
     return "GPUs" if name == "gpus" else name
+
+
+def moment(hours: float) -> str:
+    """A time of a plan: ``day 3, 14:00``; ``hours`` since its start."""
+    minutes = round(hours * 60.0)
+    return f"day {minutes // 1440 + 1}, {minutes // 60 % 24:02d}:{minutes % 60:02d}"

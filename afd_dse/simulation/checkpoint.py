@@ -15,7 +15,7 @@ from afd_dse.simulation.plant import Plant
 from afd_dse.simulation.simulator import Simulator
 from afd_dse.simulation.traffic import Requests
 
-_FORMAT = 1
+_FORMAT = 2
 _SECONDS = 5.0  # of computing between two saves
 _REMEDY = "delete it to start anew, or name another file"
 

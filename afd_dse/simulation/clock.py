@@ -9,6 +9,7 @@ import numpy as np
 from afd_dse.cost.columns import TILE_SHARED, Candidates
 from afd_dse.cost.engines import decode_alone, prefill_alone
 from afd_dse.cost.evaluate import engines_of
+from afd_dse.cost.expert_cache import ExpertCache, with_missing_experts
 from afd_dse.cost.phase import Cut, Stations, StepLoad, phase_stations, run_step
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.sharing import KERNEL_SHARE_OF_STATION
@@ -98,10 +99,12 @@ class TabulatedClock:
         return self.mixed_table(batch, context, total, attended, min(fill, 1.0))
 
 
-def clock_of(scenario: Scenario, candidate: Candidates, extent: Extent) -> TabulatedClock:
-    """Tabulate the step times of one candidate (a block of one row)."""
+def clock_of(
+    scenario: Scenario, candidate: Candidates, extent: Extent, cache: ExpertCache | None = None
+) -> TabulatedClock:
+    """Tabulate the step times of one candidate (a block of one row); with ``cache`` not all experts fit."""
     partition = PARTITIONS[int(candidate.integer("partition")[0])]
-    maker = _Maker(scenario, partition, candidate, extent)
+    maker = _Maker(scenario, partition, candidate, extent, cache)
     return TabulatedClock(
         maker.decode(),
         maker.prefill(),
@@ -114,8 +117,14 @@ class _Maker:
     """Evaluates whole grids of loads at once."""
 
     def __init__(
-        self, scenario: Scenario, partition: Partition, candidate: Candidates, extent: Extent
+        self,
+        scenario: Scenario,
+        partition: Partition,
+        candidate: Candidates,
+        extent: Extent,
+        cache: ExpertCache | None,
     ) -> None:
+        self.cache = cache
         self.scenario, self.partition, self.candidate = scenario, partition, candidate
         self.chunk = float(candidate.number("chunk_tokens")[0])
         self.batch = float(candidate.number("batch_size")[0])
@@ -228,7 +237,8 @@ class _Maker:
     def _stations(self, scenario: Scenario, phase: Phase, load: StepLoad) -> Stations:
         row = np.zeros(len(load.decode_sequences), dtype=np.int64)
         cut = Cut.of(self.candidate.take(row), phase)
-        return phase_stations(scenario, cut, phase, self.partition.splits(phase), load)
+        stations = phase_stations(scenario, cut, phase, self.partition.splits(phase), load)
+        return stations if self.cache is None else with_missing_experts(scenario, self.cache, stations)
 
     def _beside(self) -> dict[Phase, float]:
         """With tile sharing, how much longer steps take beside the other phase: as at the deployment's own load."""

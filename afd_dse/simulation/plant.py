@@ -7,15 +7,18 @@ import numpy as np
 
 from afd_dse.cost.columns import PRIORITIZED, TILE_SHARED, Candidates
 from afd_dse.cost.evaluate import Evaluation
+from afd_dse.cost.expert_cache import ExpertCache, freed_bytes
 from afd_dse.cost.memory import TERMS, kv_bytes
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
-from afd_dse.spec.cells import PARTITIONS, Cell, Phase
+from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, PARTITIONS, Cell, Phase
 
 Routing = Literal["least_loaded", "round_robin", "length_buckets", "shared_queue"]
 ROUTINGS: tuple[Routing, ...] = ("least_loaded", "round_robin", "length_buckets", "shared_queue")
 KvPolicy = Literal["grow", "reserve"]
 KV_POLICIES: tuple[KvPolicy, ...] = ("grow", "reserve")
+Batching = Literal["fifo", "buckets"]
+BATCHINGS: tuple[Batching, ...] = ("fifo", "buckets")
 _UNLIMITED = 1_000_000
 
 
@@ -42,7 +45,9 @@ class Plant:
     attention of a replica are the same ranks, so nothing is handed over. ``transfer_s_per_token`` seconds of a KV
     hand-over per prompt token, ``layers`` parts in which it can follow prefill. ``mean_batch`` decode sequences of a
     lane's rank that the deployment was found for. ``request_s`` passes between a request's arrival and its queue (HTTP,
-    tokenisation). ``prompts_per_step`` limits the prompts of a rank in one step.
+    tokenisation). ``prompts_per_step`` limits the prompts of a rank in one step. ``batching``: ``fifo`` packs a step
+    with what waits longest, ``buckets`` with prompts about as long as the one that waits longest.
+    ``admission_steps`` run on a busy engine that shares steps before a request which has arrived takes part in one.
     """
 
     replicas: int
@@ -63,8 +68,10 @@ class Plant:
     tokens_per_sequence: int = 1
     accepted_per_step: float = 1.0
     request_s: float = 0.0
+    admission_steps: float = 0.0
     kv_policy: KvPolicy = "grow"
     routing: Routing = "least_loaded"
+    batching: Batching = "fifo"
     max_batch: int | None = None
     prompts_per_step: int | None = None
     block_tokens: int = 512
@@ -87,18 +94,31 @@ def plant_of(
     most_context: float,
     kv_policy: KvPolicy | None = None,
     routing: Routing = "least_loaded",
+    batching: Batching = "fifo",
     max_batch: int | None = None,
+    cache: ExpertCache | None = None,
 ) -> Plant:
     """The plant of one candidate (a block of one row) and its evaluation.
 
     ``most_context`` tokens of the longest request: a windowed layer holds its window of them at most. What a GPU can
-    hold is what its memory budget leaves beside weights, activations and framework.
+    hold is what its memory budget leaves beside weights, activations and framework; with ``cache`` also the room of
+    experts that lie elsewhere.
     """
     partition = PARTITIONS[int(candidate.integer("partition")[0])]
     cuts = {phase: Cut.of(candidate, phase) for phase in Phase}
     prefill, decode = cuts[Phase.PREFILL], cuts[Phase.DECODE]
     lanes = {phase: int(cut.replicas[0] * cut.pp[0]) for phase, cut in cuts.items()}
     policy = int(candidate.integer("policy")[0])
+    of = partition.group_of
+    freed = {
+        of[FFN_CELL[phase]]: 0.0 if cache is None else float(freed_bytes(scenario, cuts[phase], cache)[0])
+        for phase in Phase
+    }
+
+    def store(phase: Phase) -> KvStore:
+        group = of[ATTENTION_CELL[phase]]
+        return _store(scenario, cuts[phase], evaluation, group, most_context, freed.get(group, 0.0))
+
     shared = partition.shares_steps and policy != TILE_SHARED
     return Plant(
         replicas=int(decode.replicas[0]),
@@ -108,11 +128,11 @@ def plant_of(
         decode_ranks=int(decode.dp[0]),
         shared_steps=shared,
         prioritized=shared and policy == PRIORITIZED,
-        one_cache=partition.group_of[Cell.PA] == partition.group_of[Cell.DA],
+        one_cache=of[Cell.PA] == of[Cell.DA],
         interferes=partition.is_joint and not shared,
         chunk_tokens=float(candidate.number("chunk_tokens")[0]),
-        prefill_store=_store(scenario, prefill, evaluation, partition.group_of[Cell.PA], most_context),
-        decode_store=_store(scenario, decode, evaluation, partition.group_of[Cell.DA], most_context),
+        prefill_store=store(Phase.PREFILL),
+        decode_store=store(Phase.DECODE),
         transfer_s_per_token=float(evaluation.metrics["kv_transfer_s"][0]) / scenario.workload.isl,
         layers=scenario.model.layers,
         mean_batch=float(candidate.number("batch_size")[0]) / float(decode.pp[0]),
@@ -120,16 +140,25 @@ def plant_of(
         accepted_per_step=scenario.accepted_per_step,
         kv_policy=kv_policy or ("reserve" if scenario.framework.held_output_share >= 1.0 else "grow"),
         request_s=float(scenario.overhead("request_s")[prefill.attention_pool][0]),
+        admission_steps=float(scenario.overhead("admission_steps")[decode.attention_pool][0])
+        if shared
+        else 0.0,
         routing=routing,
+        batching=batching,
         max_batch=max_batch,
     )
 
 
-def _store(scenario: Scenario, cut: Cut, evaluation: Evaluation, group: int, most_context: float) -> KvStore:
-    """The KV store of a rank of ``group``. Lanes of a pipeline divide the layers, so each has a whole store."""
+def _store(
+    scenario: Scenario, cut: Cut, evaluation: Evaluation, group: int, most_context: float, freed: float
+) -> KvStore:
+    """The KV store of a rank of ``group``. Lanes of a pipeline divide the layers, so each has a whole store.
+
+    ``freed`` bytes of the weights lie elsewhere.
+    """
     terms = evaluation.memory[0, group]
     used = float(terms.sum() - terms[TERMS.index("kv_cache")])
-    free = max(float(evaluation.memory_budget[0, group]) - used, 0.0)
+    free = max(float(evaluation.memory_budget[0, group]) - used + freed, 0.0)
     # NOTE: read off the cost model's own function, as frameworks differ in pages, windows and layouts. A windowed layer
     # counts with what it holds of the longest request.
     alone = replace(scenario, workload=replace(scenario.workload, prefix=0.0, prefix_shared=False))

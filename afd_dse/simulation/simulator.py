@@ -1,5 +1,6 @@
 """The event loop: arrivals, routing, engine steps, hand-over of KV caches, and where everything stands."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
@@ -66,7 +67,15 @@ class Simulator:
         self.decode_lanes = plant.decode_lanes
         self._build(shared)
         self.stepper = Stepper(
-            plant, clock, self.book, self.records, prefix=requests.prefix_tokens, own_prefix=own
+            plant,
+            clock,
+            self.book,
+            self.records,
+            prefix=requests.prefix_tokens,
+            own_prefix=own,
+            edges=_length_edges(requests.input_tokens, _LENGTH_BUCKETS)
+            if plant.batching == "buckets"
+            else [],
         )
         self._edges = _length_edges(requests.input_tokens, min(_LENGTH_BUCKETS, len(self.prefill_ranks)))
         self._push_arrivals()
@@ -181,7 +190,11 @@ class Simulator:
         self.book.prefill_rank[request] = number
         rank.load += self._weight(request)
         rank.waiting.append(request)
-        self._wake(self._prefill_lane(number))
+        lane = self.lanes[self._prefill_lane(number)]
+        later = self.plant.admission_steps
+        if later and lane.kind != IDLE:
+            self.book.ready[request] = lane.ran + (self.now - lane.start) / lane.duration + later
+        self._wake(self._prefill_lane(number), later)
 
     def _bucket_rank(self, request: int) -> int:
         """The least loaded rank of those that serve prompts of this length."""
@@ -210,13 +223,16 @@ class Simulator:
 
     # -- engines -------------------------------------------------------------------------------------------------------
 
-    def _wake(self, number: int) -> None:
-        """Let an engine look for work as soon as it can: at once when idle, after the running decode step otherwise."""
+    def _wake(self, number: int, later: float = 0.0) -> None:
+        """Let an engine look for work as soon as it can: at once when idle, after the running decode step otherwise.
+
+        Or ``later`` steps after that.
+        """
         lane = self.lanes[number]
         if lane.kind == IDLE:
             self._dirty[number] = None
         elif lane.kind == DECODE and lane.planned > 1:
-            steps = max(int(-(-(self.now - lane.start) // lane.duration)), 1)
+            steps = max(math.ceil((self.now - lane.start) / lane.duration + later), 1)
             if steps < lane.planned:
                 lane.planned = steps
                 lane.version += 1
@@ -463,4 +479,6 @@ def _length_edges(lengths: IntArray, buckets: int) -> list[float]:
     ordered = np.sort(lengths).astype(np.float64)
     work = np.cumsum(ordered) / ordered.sum()
     edges = ordered[np.searchsorted(work, np.arange(1, buckets) / buckets)]
-    return [float(edge) for edge in np.unique(edges) if edge < ordered[-1]]
+    below = ordered[ordered < ordered[-1]]
+    # An edge at the longest prompt parts nothing: it parts the longest from all others instead.
+    return [] if not len(below) else [float(edge) for edge in np.unique(np.minimum(edges, below[-1]))]

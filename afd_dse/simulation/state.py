@@ -74,6 +74,7 @@ class Lane:
         "pieces",
         "planned",
         "prefills",
+        "ran",
         "ranks",
         "replica",
         "start",
@@ -85,6 +86,7 @@ class Lane:
         self.ranks, self.prefills, self.decodes, self.replica = ranks, prefills, decodes, replica
         self.ends: list[tuple[int, int, int]] = []
         self.steps = 0
+        self.ran = 0  # steps of any kind
         self.kind = IDLE
         self.start = 0.0
         self.duration = 0.0  # of one step
@@ -115,6 +117,7 @@ COLUMNS = (
     "blocks_used",
     "preemptions",
     "blocked_s",
+    "ready",
 )
 
 
@@ -124,7 +127,7 @@ class Book:
     ``todo`` prompt tokens still to be computed, ``made`` tokens generated before it last joined a decode batch,
     ``held`` bytes in its pool (growth apart), ``joined`` the lane's step number then, ``cached`` prompt tokens found
     in the prefix cache, ``blocks_used`` leading blocks that it uses in its pool, ``blocked_s`` that its hand-over
-    waited.
+    waited, ``ready`` the number of steps of its lane from which on it may take part in one.
     """
 
     __slots__ = ("arrival_s", "blocks", "input_tokens", "output_tokens", *COLUMNS)
@@ -152,6 +155,7 @@ class Book:
         self.blocks_used = [0] * count
         self.preemptions = [0] * count
         self.blocked_s = [0.0] * count
+        self.ready = [0.0] * count
 
     def full_blocks(self, request: int, block_tokens: int) -> tuple[int, ...]:
         """Hash ids of the blocks that the prompt fills whole."""
@@ -190,7 +194,7 @@ def restore_rank(rank: Rank, state: dict[str, Any]) -> None:
     rank.context, rank.load, rank.link_free = state["context"], state["load"], state["link_free"]
 
 
-_LANE_NUMBERS = ("steps", "kind", "start", "duration", "planned", "version", "joined_s", "busy_s")
+_LANE_NUMBERS = ("steps", "ran", "kind", "start", "duration", "planned", "version", "joined_s", "busy_s")
 
 
 def lane_state(lane: Lane) -> dict[str, Any]:

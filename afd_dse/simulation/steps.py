@@ -1,8 +1,11 @@
 """Steps of an engine: which prompts enter, how long a step takes, what has ended when it is over."""
 
 import math
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import islice
 
 from afd_dse.simulation.clock import Clock
 from afd_dse.simulation.plant import Plant
@@ -14,17 +17,29 @@ from afd_dse.simulation.state import DECODE, IDLE, MIXED, PREFILL, Book, Lane, R
 _JUMP_SHARE, _JUMP_LEAST = 0.03, 8.0
 # Of a store that is in use this share stays free for growth when a prompt is admitted (vLLM's watermark).
 _WATERMARK = 0.01
+# Waiting prompts that are looked through for one of a bucket.
+_LOOKED_AT = 256
 
 
 class Stepper:
     """Plans and completes the steps of lanes; ``central`` holds requests that no rank has been chosen for."""
 
     def __init__(
-        self, plant: Plant, clock: Clock, book: Book, records: Records, *, prefix: float, own_prefix: float
+        self,
+        plant: Plant,
+        clock: Clock,
+        book: Book,
+        records: Records,
+        *,
+        prefix: float,
+        own_prefix: float,
+        edges: Sequence[float] = (),
     ) -> None:
         self.plant, self.clock, self.book, self.records = plant, clock, book, records
         # Cached tokens that every prompt attends to, and how many of them each sequence holds itself.
         self.prefix, self.own_prefix = prefix, own_prefix
+        # Lengths that part the buckets of prompts that share a step; none: first come, first served.
+        self.edges = edges
         self.central: deque[int] = deque()
         self.grows = plant.kv_policy == "grow" and not (plant.one_cache and not plant.shared_steps)
         self.accepted = plant.accepted_per_step
@@ -102,6 +117,10 @@ class Stepper:
                     growth = self.growth(rank, len(rank.running))
                     if growth > 0.0:
                         steps = min(steps, (rank.pool.capacity - rank.pool.taken) // growth)
+        if self.plant.admission_steps and lane.prefills:
+            for rank in lane.ranks:
+                left = book.ready[rank.waiting[0]] - lane.ran if rank.waiting else 0.0
+                steps = min(steps, math.ceil(left)) if left > 0.0 else steps
         lane.planned = max(int(steps), 1)
         middle = context + self.accepted * (lane.planned - 1) / 2.0
         lane.duration = self.clock.decode(float(own), middle, batch / len(lane.ranks), disturbed > 0.0)
@@ -126,6 +145,8 @@ class Stepper:
         mixed = lane.decodes and not plant.prioritized
         pieces: list[tuple[int, int, float]] = []
         rooms = []
+        bucket = self._bucket_of_step(lane) if self.edges else None
+        busy = plant.admission_steps > 0.0 and any(rank.running or rank.started for rank in lane.ranks)
         for number, rank in enumerate(lane.ranks):
             room = plant.chunk_tokens - (len(rank.running) * plant.tokens_per_sequence if mixed else 0.0)
             for request in rank.started:
@@ -135,25 +156,60 @@ class Stepper:
                 pieces.append((number, request, size))
                 room -= size
             limit = plant.prompts_per_step or len(rank.waiting)
-            while (
-                rank.waiting and room >= 1.0 and limit > 0 and self._admit(lane, rank, rank.waiting[0], now)
-            ):
-                request = rank.waiting.popleft()
+            while room >= 1.0 and limit > 0:
+                place = self._next(rank.waiting, bucket)
+                if place is None:
+                    break
+                request = rank.waiting[place]
+                # An engine with nothing else to do does not wait for steps to run.
+                if (busy and book.ready[request] > lane.ran) or not self._admit(lane, rank, request, now):
+                    break
+                del rank.waiting[place]
                 size = min(book.todo[request], room)
                 pieces.append((number, request, size))
                 room -= size
                 limit -= 1
             rooms.append(room)
         if self.central:
-            self._pull(lane, now, rooms, pieces)
+            self._pull(lane, now, rooms, pieces, bucket)
         return pieces
 
-    def _pull(self, lane: Lane, now: float, rooms: list[float], pieces: list[tuple[int, int, float]]) -> None:
+    def _bucket_of_step(self, lane: Lane) -> int:
+        """The bucket of the oldest prompt that a lane may work on: nobody waits for ever."""
+        oldest = [min(rank.started) for rank in lane.ranks if rank.started]
+        oldest += [rank.waiting[0] for rank in lane.ranks if rank.waiting]
+        oldest += [self.central[0]] if self.central else []
+        return self._bucket(min(oldest)) if oldest else 0
+
+    def _bucket(self, request: int) -> int:
+        return bisect_left(self.edges, self.book.input_tokens[request])
+
+    def _next(self, queue: deque[int], bucket: int | None) -> int | None:
+        """Place of the prompt in ``queue`` that enters a step next: of its bucket, else a shorter one, else none."""
+        if bucket is None or not queue:
+            return 0 if queue else None
+        shorter = None
+        for place, request in enumerate(islice(queue, _LOOKED_AT)):
+            found = self._bucket(request)
+            if found == bucket:
+                return place
+            if found < bucket and shorter is None:
+                shorter = place
+        return shorter
+
+    def _pull(
+        self,
+        lane: Lane,
+        now: float,
+        rooms: list[float],
+        pieces: list[tuple[int, int, float]],
+        bucket: int | None,
+    ) -> None:
         """Prompts from the queue that all ranks share, each to the rank with the most room for it."""
         book, limit = self.book, self.plant.prompts_per_step
         counts = [len(rank.started) for rank in lane.ranks]
-        while self.central:
-            request = self.central[0]
+        while (place := self._next(self.central, bucket)) is not None:
+            request = self.central[place]
             order = sorted(range(len(rooms)), key=rooms.__getitem__, reverse=True)
             for number in order:
                 open_ = rooms[number] >= 1.0 and (limit is None or counts[number] < limit)
@@ -161,7 +217,7 @@ class Stepper:
                     break
             else:
                 return
-            self.central.popleft()
+            del self.central[place]
             size = min(book.todo[request], rooms[number])
             pieces.append((number, request, size))
             rooms[number] -= size
@@ -226,6 +282,7 @@ class Stepper:
     def complete(self, lane: Lane, now: float) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """End the step or steps of a lane: (rank, request) whose prompts are computed, and those that are done."""
         lane.busy_s += now - lane.start
+        lane.ran += lane.planned
         ended: list[tuple[int, int]] = []
         if lane.kind in (DECODE, MIXED):
             ended = self._advance(lane, now)

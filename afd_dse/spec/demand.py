@@ -31,6 +31,14 @@ class RequestClass(Spec):
     slo: Slo
     """Limits, as in a job."""
 
+    @model_validator(mode="after")
+    def _arrivals_are_open(self) -> Self:
+        if self.workload.arrival.kind == "closed_loop":
+            message = "a plan has a rate of requests, a closed loop has not"
+            remedy = "use poisson, gamma or mmpp, or leave it out"
+            raise complaint(message, remedy, field="workload.arrival.kind", value="closed_loop")
+        return self
+
 
 class Hardware(Pool):
     """GPUs on offer: a pool of a job, its `count` what can be had at most, and how it is paid."""

@@ -130,8 +130,46 @@ def test_a_plan_goes_on_with_the_searches_that_were_done(
         "plan.json",
     ]
     page = (folder / "plan" / "plan.html").read_text()
-    assert "Capacity plan: Qwen/Qwen3-30B-A3B-FP8" in page
+    assert "Capacity plan for Qwen/Qwen3-30B-A3B-FP8" in page
     assert "Assumptions" in page
+    assert len(document["estimates"]) == 2
+
+
+def test_a_stored_plan_is_written_in_other_forms(folder: Path) -> None:
+    planned(folder)
+    done = CliRunner().invoke(app, ["report", str(folder / "plan"), "--format", "csv"])
+    assert done.exit_code == 0, done.stderr
+    lines = (folder / "plan" / "plan.csv").read_text().splitlines()
+    (folder / "plan" / "plan.csv").unlink()
+    assert lines[0].startswith("period,start_hours,class")
+    assert len(lines) > 6
+    page = folder / "again.html"
+    file = folder / "plan" / "plan.json"
+    assert CliRunner().invoke(app, ["report", str(file), "--out", str(page)]).exit_code == 0
+    assert page.read_text() == (folder / "plan" / "plan.html").read_text()
+    wrong = CliRunner().invoke(app, ["report", str(file), "--format", "md"])
+    assert wrong.exit_code == 2
+    assert "no such format of a plan" in wrong.stderr
+    old = folder / "old.json"
+    text = json.loads(file.read_text())
+    old.write_text(json.dumps({key: text[key] for key in text if key != "rating"}))
+    done = CliRunner().invoke(app, ["report", str(old)])
+    assert done.exit_code == 2
+    assert "lacks rating" in done.stderr
+
+
+def test_a_pdf_without_a_folder_or_a_browser_is_refused_before_anything_is_searched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demand = written(folder / "pdf.yaml", VARIED)
+    done = run(demand, "--pdf")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("--pdf")
+    monkeypatch.setenv("AFD_DSE_BROWSER", "no-such-browser")
+    done = run(demand, "--pdf", "--out", folder / "nothing")
+    assert done.exit_code == 1
+    assert "no-such-browser" in done.stderr
+    assert not (folder / "nothing").exists()
 
 
 def test_more_than_the_hardware_serves_exits_with_3_and_says_what_it_serves(folder: Path) -> None:
@@ -141,7 +179,7 @@ def test_more_than_the_hardware_serves_exits_with_3_and_says_what_it_serves(fold
     assert done.exit_code == 3
     document = json.loads(done.stdout)
     assert 0.0 < document["most_load"] < 1.0
-    assert "of the demand of period" in document["reason"]
+    assert "of the demand of the busiest period" in document["reason"]
     peak = document["requests_per_s"][0][document["peak_period"]]
     assert document["inverse"]["chat"] == pytest.approx(document["most_load"] * peak)
 
@@ -161,4 +199,40 @@ def test_bad_input_exits_with_2_and_writes_nothing(tmp_path: Path) -> None:
     done = run(bad, "--out", tmp_path / "plan")
     assert done.exit_code == 2
     assert done.stderr.startswith("demand.requests_per_s")
+    assert not (tmp_path / "plan").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        (
+            {"demand": {"requests_per_s": 5.0, "daily": [0.0] * 23 + [1.0]}, "horizon": {"hours": 4}},
+            "demand",
+            "no request",
+        ),
+        (
+            {
+                "classes": [
+                    VARIED["classes"][0]
+                    | {
+                        "workload": {
+                            "input_tokens": 100,
+                            "output_tokens": 10,
+                            "arrival": {"kind": "closed_loop", "concurrency": 4},
+                        }
+                    }
+                ]
+            },
+            "classes[0].workload.arrival.kind",
+            "a closed loop has not",
+        ),
+    ],
+)
+def test_a_demand_without_a_rate_exits_with_2(
+    changes: dict[str, Any], field: str, message: str, tmp_path: Path
+) -> None:
+    done = run(written(tmp_path / "demand.yaml", VARIED | changes), "--out", tmp_path / "plan")
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"{field}:")
+    assert message in done.stderr
     assert not (tmp_path / "plan").exists()

@@ -59,6 +59,24 @@ def test_a_broken_slo_exits_with_3_and_bad_options_with_2(inputs: tuple[Path, Pa
     assert not (tmp_path / "out").exists()
 
 
+def test_policies_of_batching_and_experts_are_named_and_checked(inputs: tuple[Path, Path]) -> None:
+    done = run(*inputs, "--requests", 300, "--batching", "buckets", "--json")
+    assert json.loads(done.stdout)["policies"]["batching"] == "buckets"
+    bad = run(
+        *inputs, "--batching", "x", "--experts-resident", 1.5, "--experts-kept", "x", "--experts-loaded", "x"
+    )
+    assert bad.exit_code == 2
+    named = [line.split(":")[0] for line in bad.stderr.splitlines()]
+    assert named == ["--batching", "--experts-resident", "--experts-kept", "--experts-loaded"]
+    done = run(*inputs, "--requests", 300, "--experts-resident", 0.5, "--json")
+    assert json.loads(done.stdout)["policies"]["expert_cache"]["resident"] == 0.5
+    dense = inputs[0].with_name("dense.yaml")
+    dense.write_text(yaml.safe_dump(SMALL | {"model": "Qwen/Qwen3-32B-FP8"}))
+    bad = run(dense, inputs[1], "--experts-resident", 0.5)
+    assert bad.exit_code == 2
+    assert "the model has no routed experts" in bad.stderr
+
+
 def test_a_killed_simulation_resumes_and_ends_as_if_it_had_not_been(
     inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -1,12 +1,15 @@
 from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from afd_dse.planning import program
 from afd_dse.planning.options import Options, Supply, lost_rate, useful
+from afd_dse.planning.periods import each_period
 from afd_dse.planning.program import GAP, Schedule, Terms, most_load, solve
 
 
@@ -80,9 +83,10 @@ def brute_force(chosen: Options, have: Supply, demand: np.ndarray, terms: Terms)
     return best
 
 
+@pytest.mark.parametrize("taken_apart", [False, True])
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**32 - 1))
-def test_the_plan_costs_what_the_best_of_all_plans_costs(seed: int) -> None:
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_plan_costs_what_the_best_of_all_plans_costs(taken_apart: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
     classes, periods = int(rng.integers(1, 3)), int(rng.integers(1, 3))
     rows = [
@@ -103,13 +107,59 @@ def test_the_plan_costs_what_the_best_of_all_plans_costs(seed: int) -> None:
     )
     demand = rng.integers(0, 10, (classes, periods)).astype(float)
     terms = Terms(1.0, float(rng.choice([0.0, 0.2])), str(rng.choice(["none", "deployment", "domain"])))
-    found, best = solve(chosen, have, demand, terms), brute_force(chosen, have, demand, terms)
+    with patch.object(program, "_LONG", 0 if taken_apart else 10**9):
+        found = solve(chosen, have, demand, terms)
+    best = brute_force(chosen, have, demand, terms)
     assert (found is None) == (best is None)
     if found is not None and best is not None:
         assert serves(found.copies, chosen, have, demand, terms)
         assert found.usd == pytest.approx(cost(found.copies, chosen, have, terms), abs=1e-6)
         assert found.usd <= best * (1.0 + GAP) + 1e-6
         assert found.usd >= best - 1e-6
+        assert found.usd * (1.0 - found.gap) <= best + 1e-6
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_periods_taken_apart_give_a_plan_that_serves_and_a_bound_that_holds(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    chosen = options([(0, 0, 4.0, 1), (0, 1, 9.0, 2), (1, 0, 2.0, 1), (1, 1, 5.0, 3)])
+    have = supply(
+        available=rng.integers(10, 20, 2),
+        usd_per_gpu_hour=rng.uniform(1.0, 4.0, 2),
+        reserved=rng.random(2) < 0.5,
+        start_hours=rng.choice([0.0, 0.5, 1.0], 2),
+        start_usd_per_gpu=rng.choice([0.0, 0.3], 2),
+    )
+    demand = rng.uniform(0.0, 8.0, (2, 8))
+    terms = Terms(1.0, 0.1, str(rng.choice(["none", "deployment", "domain"])))
+    with patch.object(program, "_LONG", 0):
+        apart = solve(chosen, have, demand, terms)
+    with patch.object(program, "_LONG", 10**9):
+        whole = solve(chosen, have, demand, terms)
+    assert (apart is None) == (whole is None)
+    if apart is not None and whole is not None:
+        assert serves(apart.copies, chosen, have, demand, terms)
+        assert apart.usd == pytest.approx(cost(apart.copies, chosen, have, terms), abs=1e-6)
+        assert apart.usd <= whole.usd * (1.0 + GAP) + 1e-6
+        assert apart.usd * (1.0 - apart.gap) <= whole.usd + 1e-6
+
+
+def test_periods_that_cost_the_same_are_solved_once() -> None:
+    demand = np.linspace(1.0, 40.0, 1000)[None, :]
+    asked = []
+
+    def solver(wanted: np.ndarray) -> tuple[np.ndarray, float]:
+        asked.append(float(wanted[0]))
+        copies = np.ceil(wanted / 10.0)
+        return copies.astype(np.int64), float(copies[0])
+
+    found = each_period(demand, solver)
+    assert found is not None
+    assert found[0][0].tolist() == np.ceil(demand[0] / 10.0).tolist()
+    assert found[1].tolist() == np.ceil(demand[0] / 10.0).tolist()
+    assert len(asked) < 60
+    assert each_period(demand, lambda wanted: None) is None
 
 
 def test_a_start_that_costs_more_than_waiting_keeps_a_copy_running() -> None:
@@ -121,6 +171,16 @@ def test_a_start_that_costs_more_than_waiting_keeps_a_copy_running() -> None:
     assert dear is not None
     assert cheap.copies.tolist() == [[2, 1, 2]]
     assert dear.copies.tolist() == [[2, 2, 2]]
+
+
+def test_gpus_that_cost_nothing_are_not_taken_for_nothing() -> None:
+    chosen = options([(0, 0, 10.0, 1), (0, 1, 10.0, 1)])
+    free = supply(usd_per_gpu_hour=[0.0, 3.0])
+    found = solve(chosen, free, np.array([[15.0, 5.0]]), Terms(1.0, 0.0, "none"))
+    assert found is not None
+    assert found.copies.tolist() == [[2, 1], [0, 0]]
+    assert found.usd == 0.0
+    assert found.gap == 0.0
 
 
 def test_reserved_hardware_is_paid_for_its_peak_and_hourly_for_its_use() -> None:

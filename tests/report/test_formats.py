@@ -6,8 +6,9 @@ import pandas as pd
 import pytest
 
 from afd_dse.errors import InputError
-from afd_dse.report.formats import BROWSERS, BrowserError, csv, html, markdown, pdf, write_report
+from afd_dse.report.formats import csv, html, markdown, pdf, write_report
 from afd_dse.report.metrics import METRICS
+from afd_dse.report.printing import BROWSERS, BrowserError
 from afd_dse.results.result import Result
 from tests.browser import needs_browser
 from tests.results.examples import answer, full

@@ -50,6 +50,13 @@ def test_the_document_is_json_and_its_percentiles_ascend() -> None:
     assert found["timeline"]["time_s"] == sorted(found["timeline"]["time_s"])
 
 
+def test_limits_are_those_asked_for_however_sure_predictions_must_be() -> None:
+    sure = load_job(SMALL | {"slo": {**SMALL["slo"], "confidence": 0.9}})
+    found = run(given=sure)
+    assert [limit["limit_ms"] for limit in found["limits"]] == [1000.0, 20.0]
+    assert found["goodput"] == run()["goodput"]
+
+
 def test_more_load_than_it_can_serve_breaks_the_slo_and_says_which_limit() -> None:
     good, bad = run(), run(requests_per_s=3.0 * deployment("pd")["requests_per_s"])
     assert good["met"]
@@ -109,3 +116,14 @@ def test_a_prompt_beyond_the_cache_is_refused_and_makes_the_deployment_unfit() -
     assert "do not fit into the KV cache" in found["reason"]
     assert found["ttft_ms"]["mean"] is None
     json.dumps(found, allow_nan=False)
+
+
+def test_what_has_no_meaning_with_the_arrivals_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("timestamp,input_tokens,output_tokens\n0,10,5\n10,10,5\n")
+    with pytest.raises(InputError, match="--concurrency: has no meaning with arrivals of kind trace"):
+        run(trace=path, concurrency=4)
+    arrival = {"kind": "closed_loop", "concurrency": 4}
+    closed = load_job(SMALL | {"workload": SMALL["workload"] | {"arrival": arrival}})
+    with pytest.raises(InputError, match="--rate: has no meaning in a closed loop"):
+        run(given=closed, requests_per_s=3.0)

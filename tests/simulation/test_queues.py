@@ -95,6 +95,41 @@ def test_the_cost_models_wait_is_that_of_the_simulated_queue(kind: str, cv2: flo
         assert found.mean() == pytest.approx(float((probability * conditional)[0]), rel=0.25), (servers, cv2)
 
 
+class BatchClock(LinearClock):
+    """A prefill step takes ``base`` seconds and ``each`` for every prompt of 100 tokens in it."""
+
+    def __init__(self, base: float, each: float) -> None:
+        super().__init__()
+        self.base, self.each = base, each
+
+    def prefill(self, tokens: float, attended: float, mean_tokens: float, decoding: float) -> float:
+        return self.base + self.each * tokens / 100.0
+
+
+def batch_response(rate: float, base: float, each: float) -> float:
+    """Mean time in a server that takes all that waits at once, a tight bound (Inoue 2021, arXiv 1912.06322)."""
+    load = rate * each
+    light = (
+        (each + base) / (2.0 * (1.0 - load)) * (1.0 + 2.0 * rate * base + (1.0 - rate * base) / (1.0 + load))
+    )
+    heavy = 1.5 * base / (1.0 - load) + each / 2.0 * (load + 2.0) / (1.0 - load**2)
+    return min(light, heavy)
+
+
+@pytest.mark.parametrize(("base", "each"), [(0.0, 1.0), (1.0, 0.2), (1.0, 1.0)])
+@pytest.mark.parametrize("load", [0.3, 0.7])
+def test_an_engine_that_packs_what_waits_into_a_step_answers_as_inoue_says(
+    base: float, each: float, load: float
+) -> None:
+    rng = np.random.default_rng(5)
+    sent = traffic(
+        np.cumsum(rng.exponential(each / load, REQUESTS)), np.full(REQUESTS, 100), np.ones(REQUESTS)
+    )
+    found = simulated(plant(), sent, BatchClock(base, each)).book
+    response = float((np.array(found.first_s) - sent.arrival_s).mean())
+    assert response == pytest.approx(batch_response(load / each, base, each), rel=0.07)
+
+
 def test_routing_without_a_shared_queue_waits_longer() -> None:
     rng = np.random.default_rng(7)
     count = 8000

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from afd_dse.simulation.plant import KvStore, Plant
+from afd_dse.simulation.plant import BATCHINGS, KvStore, Plant
 from afd_dse.simulation.simulator import Simulator
 from afd_dse.simulation.state import KvPool
 from afd_dse.simulation.traffic import Requests
@@ -21,8 +21,10 @@ def plants(draw: Any) -> Plant:
     policy = {
         "kv_policy": draw(st.sampled_from(["grow", "reserve"])),
         "routing": draw(st.sampled_from(ROUTINGS)),
+        "batching": draw(st.sampled_from(BATCHINGS)),
         "chunk_tokens": float(draw(st.sampled_from([16, 64, 300]))),
         "max_batch": draw(st.sampled_from([None, 1, 4])),
+        "admission_steps": draw(st.sampled_from([0.0, 0.0, 2.5])),
         "accepted_per_step": draw(st.sampled_from([1.0, 1.7])),
         "block_tokens": 32,
         "decode_lanes": draw(st.integers(1, 3)),
@@ -158,6 +160,19 @@ def test_prioritized_prefill_stops_decoding_and_chunked_prefill_does_not() -> No
     assert stopped.book.first_s[1] < chunked.book.first_s[1]
 
 
+@pytest.mark.parametrize("later", [0.0, 1.5, 4.0])
+def test_a_busy_engine_runs_so_many_steps_before_it_admits_a_request(later: float) -> None:
+    step = LinearClock().decode(1.0, 0.0, 1.0, False)
+    first_joins = 0.1  # 100 tokens at 1 ms
+    arrival = first_joins + 20.25 * step
+    sent = traffic([0.0, arrival], [100, 100], [200, 2])
+    found = simulated(colocated(chunk_tokens=4096.0, admission_steps=later), sent).book
+    assert found.first_s[0] == pytest.approx(first_joins)  # an idle engine admits at once
+    begins = first_joins + np.ceil(20.25 + later) * step
+    mixed = LinearClock().mixed(1.0, 0.0, 100.0, 0.0, 1.0, 100.0)
+    assert found.first_s[1] == pytest.approx(begins + mixed)
+
+
 def test_a_hand_over_hides_behind_prefill_and_shows_its_last_layer() -> None:
     what = plant(transfer_s_per_token=1e-4, layers=10)
     assert simulated(what, traffic([0.0], [1000], [1])).book.first_s[0] == pytest.approx(1.0 + 0.1 / 10)
@@ -248,6 +263,23 @@ def test_buckets_keep_short_prompts_from_waiting_behind_long_ones() -> None:
         return float(np.percentile((np.array(found.start_s) - sent.arrival_s)[~long], 95))
 
     assert short_wait("length_buckets") < 0.5 * short_wait("round_robin")
+
+
+def test_steps_of_one_bucket_are_over_sooner_for_the_short_and_starve_nobody() -> None:
+    rng = np.random.default_rng(2)
+    count = 2000
+    long = rng.random(count) < 0.25
+    prompts = np.where(long, 4000, rng.integers(50, 150, count))
+    sent = traffic(np.cumsum(rng.exponential(0.42, count)), prompts, np.ones(count))
+
+    def waits(batching: str) -> np.ndarray:
+        what = plant(prefill_ranks=4, routing="shared_queue", batching=batching, chunk_tokens=8000.0)
+        found = simulated(what, sent).book
+        return np.array(found.first_s) - sent.arrival_s
+
+    mixed, alike = waits("fifo"), waits("buckets")
+    assert alike[~long].mean() < 0.8 * mixed[~long].mean()
+    assert alike.max() < 2.0 * mixed.max()
 
 
 def test_a_pool_forgets_what_nobody_uses_and_nothing_else() -> None:
