@@ -7,14 +7,13 @@ import numpy as np
 
 from afd_dse.architecture.model import MoeFfn
 from afd_dse.architecture.weights import expert_slots, expert_weight_bytes
-from afd_dse.cost.expert_copies import Copying, ExpertSide, copy_window, round_of
+from afd_dse.cost.expert_copies import Copying, ExpertSide, copy_window, link_wait, round_of
 from afd_dse.cost.expert_load import selection_probability
 from afd_dse.cost.phase import Cut, Stations
 from afd_dse.cost.reconfiguration import exposed_copy
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.station import StationTime
 from afd_dse.network.tiers import LINK_EFFICIENCY
-from afd_dse.operators.latency import FloatArray, Latency, Provenance
+from afd_dse.operators.latency import FloatArray
 
 Keeping = Literal["hot", "recent"]
 KEEPINGS: tuple[Keeping, ...] = ("hot", "recent")
@@ -90,12 +89,7 @@ def with_missing_experts(scenario: Scenario, cache: ExpertCache, stations: Stati
         window = np.maximum(window, turn.period / copying.micro_batches[:, None])
     fetch = _fetch_seconds(scenario, cache, stations, free)
     exposed = exposed_copy(fetch, window, overlapped=cache.loads != "on_demand")
-    given = stations.ffn
-    ffn = StationTime(given.seconds.copy(), given.by_provenance.copy(), list(given.operations))
-    rows, level = np.arange(len(exposed)), np.full(len(exposed), Provenance.SPEED_OF_LIGHT, dtype=np.int8)
-    for number in range(exposed.shape[1]):
-        ffn.add("exposed fetch of experts", number, Latency(exposed[:, number], level), rows)
-    return replace(stations, ffn=ffn)
+    return replace(stations, ffn=stations.ffn.plus(link_wait("exposed fetch of experts", exposed)))
 
 
 def freed_bytes(scenario: Scenario, cut: Cut, cache: ExpertCache) -> FloatArray:

@@ -125,9 +125,15 @@ def with_copies(
         0.0,
     )
     exposed = np.where(made, exposed, 0.0)
-    waiting = StationTable.zeros(*exposed.shape)
-    rows, level = np.arange(len(exposed)), np.full(len(exposed), Provenance.SPEED_OF_LIGHT, dtype=np.int8)
-    for number in range(exposed.shape[1]):
-        waiting.add("exposed copy of experts", number, Latency(exposed[:, number], level), rows)
     chosen = copied.where(made, otherwise)
-    return replace(chosen, ffn=chosen.ffn.plus(waiting.time)), exposed, made
+    waiting = link_wait("exposed copy of experts", exposed)
+    return replace(chosen, ffn=chosen.ffn.plus(waiting)), exposed, made
+
+
+def link_wait(name: str, seconds: FloatArray) -> StationTime:
+    """A station that does nothing but wait ``seconds`` [n, kinds] for a link, under the operator's ``name``."""
+    waiting = StationTable.zeros(*seconds.shape)
+    rows, level = np.arange(len(seconds)), np.full(len(seconds), Provenance.SPEED_OF_LIGHT, dtype=np.int8)
+    for number in range(seconds.shape[1]):
+        waiting.add(name, number, Latency(seconds[:, number], level), rows)
+    return waiting.time
