@@ -127,11 +127,10 @@ def refine_batch(
     start = found.candidates.take(rows)
     low: FloatArray = start.number("batch_size")
 
-    def margins(tried: IntArray, batch: FloatArray) -> FloatArray:
-        slack = evaluate(scenario, start.take(tried).replace(batch_size=batch)).slack
-        return np.asarray(slack.min(axis=1))
+    def holds(tried: IntArray, batch: FloatArray) -> npt.NDArray[np.bool_]:
+        return evaluate(scenario, start.take(tried).replace(batch_size=batch)).feasible
 
-    final = start.replace(batch_size=largest_holding(low, low * ratio, margins))
+    final = start.replace(batch_size=largest_holding(low, low * ratio, holds))
     return Found(final, evaluate(scenario, final))
 
 

@@ -133,11 +133,11 @@ def _refine(
     """For layouts that hold the limits one grid step below their batch only: the largest batch that holds them."""
     high = beyond.number("batch_size")
 
-    def margins(rows: IntArray, batch: FloatArray) -> FloatArray:
-        units = decode_units(scenario, partition, beyond.take(rows).replace(batch_size=batch))
-        return np.minimum(1.0 - units.tpot_s / tpot_limit[rows], units.memory_slack)
+    def holds(rows: IntArray, batch: FloatArray) -> npt.NDArray[np.bool_]:
+        tried = beyond.take(rows).replace(batch_size=batch)
+        return _holds(decode_units(scenario, partition, tried), tpot_limit[rows])
 
-    final = beyond.replace(batch_size=largest_holding(high / ratio, high, margins))
+    final = beyond.replace(batch_size=largest_holding(high / ratio, high, holds))
     return final, decode_units(scenario, partition, final)
 
 
