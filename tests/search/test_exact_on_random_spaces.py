@@ -65,7 +65,10 @@ def spaces(draw: st.DrawFn) -> Space:
         micro_batches=some([1, 2, 3], 1),
         chunk_tokens=some([512, 2048, 8192]),
         batch={"first": draw(st.sampled_from([1, 4])), "last": 64, "per_octave": 1},
-        policies=draw(st.sampled_from([["chunked"], ["prioritized"], ["chunked", "tile_shared"]])),
+        policies=[
+            "decode_priority",
+            *draw(st.sampled_from([["chunked"], ["prioritized"], ["chunked", "tile_shared"]])),
+        ],
         decode_shares=[0.5],
     )
 
