@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from afd_dse.cost.scenario import Scenario
 from afd_dse.search.objective import Objective
-from afd_dse.search.pool import Found, pareto_rows, scores
+from afd_dse.search.pool import scores
 from afd_dse.search.run import search
 from afd_dse.search.space import Space
 from afd_dse.spec.cells import PARTITIONS, Partition
@@ -65,26 +65,27 @@ def spaces(draw: st.DrawFn) -> Space:
         micro_batches=some([1, 2, 3], 1),
         chunk_tokens=some([512, 2048, 8192]),
         batch={"first": draw(st.sampled_from([1, 4])), "last": 64, "per_octave": 1},
-        policies=draw(st.sampled_from([["chunked"], ["prioritized"], ["chunked", "tile_shared"]])),
+        policies=[
+            "decode_priority",
+            *draw(st.sampled_from([["chunked"], ["prioritized"], ["chunked", "tile_shared"]])),
+        ],
         decode_shares=[0.5],
     )
 
 
-def covers(front: Found, oracle: Found) -> bool:
-    """Whether every point of the oracle's front is reached or beaten."""
-    x, y = (front.evaluation.metrics[name] for name in ("tokens_per_s_per_user", "tokens_per_s_per_gpu"))
-    u, v = (oracle.evaluation.metrics[name] for name in ("tokens_per_s_per_user", "tokens_per_s_per_gpu"))
-    reached = (x[:, None] >= u * (1 - 1e-6)) & (y[:, None] >= v * (1 - 1e-6))
-    return bool(reached.any(axis=0).all())
-
-
 @pytest.mark.parametrize("partition", PARTITIONS, ids=lambda p: p.text)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=3,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 @given(case=jobs(), where=spaces(), objective=st.sampled_from(OBJECTIVES))
 def test_no_deployment_of_a_random_space_beats_what_the_search_finds(
     partition: Partition, case: Scenario, where: Space, objective: Objective
 ) -> None:
-    """In the objective and in the whole front; and where nothing is feasible, the search finds nothing either."""
+    """In the objective. Whole fronts are compared on the fixed jobs of ``test_exhaustive.py``."""
     mode = search(case, where, [("mode", partition)], objective, method="exhaustive").modes[0]
     if not 0 < mode.considered * len(where.whole.policies) <= MOST_ROWS:
         return
@@ -94,7 +95,6 @@ def test_no_deployment_of_a_random_space_beats_what_the_search_finds(
         return
     assert mode.found is not None
     assert scores(case, objective, mode.found).max() >= best - 1e-6 * abs(best)
-    assert covers(mode.found.take(pareto_rows(mode.found)), oracle.take(pareto_rows(oracle)))
 
 
 def test_most_random_spaces_are_compared() -> None:
