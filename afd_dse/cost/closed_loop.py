@@ -177,8 +177,10 @@ def _separate_steps(
     for _ in range(ITERATIONS):
         found = evaluate(scenario, candidates.replace(batch_size=batch))
         m = found.metrics
-        transfer = exposed_transfer_seconds(m["kv_transfer_s"], m["prefill_service_s"], scenario.model.layers)
-        served, output = m["prefill_service_s"] + transfer, workload.osl * m["tpot_s"]
+        transfer = exposed_transfer_seconds(
+            m["kv_transfer_s"], m["prefill_full_service_s"], scenario.model.layers
+        )
+        served, output = m["prefill_full_service_s"] + transfer, workload.osl * m["tpot_s"]
         capacity = m["requests_per_s"] / m["prefill_utilization"]
         first = _response(concurrency, capacity, served, output)
         rate = np.minimum(concurrency / (output + first), ranks * running / output)

@@ -7,6 +7,7 @@ import numpy as np
 
 from afd_dse.cost.columns import CHUNKED, PHASE_FIELDS, PHASES, Candidates
 from afd_dse.cost.phase import Cut, Stations, Step, StepLoad, phase_stations, run_step
+from afd_dse.cost.queueing import steps_under_load
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.stations import expert_imbalance
 from afd_dse.operators.latency import FloatArray
@@ -18,12 +19,15 @@ from afd_dse.spec.cells import Partition, Phase
 class Prefill:
     """Prefill of a deployment's unit, columns [n].
 
-    ``service_s`` of a request, with what it takes outside the steps; ``servers`` requests in service at once per unit,
-    ``capacity`` requests/s per unit; ``gate_s`` mean wait for the running step; ``sequences`` in flight per rank.
+    ``service_s`` of a request in full steps, with what it takes outside them, and ``alone_s`` in steps of its own;
+    ``servers`` requests in service at once per unit, ``per_step`` of them in one step of all ranks; ``capacity``
+    requests/s per unit; ``gate_s`` mean wait for the running step if it is full; ``sequences`` in flight per rank.
     """
 
     service_s: FloatArray
+    alone_s: FloatArray
     servers: FloatArray
+    per_step: FloatArray
     capacity: FloatArray
     gate_s: FloatArray
     sequences: FloatArray
@@ -151,27 +155,61 @@ def _prefill_alone(
     cut = Cut.of(c, Phase.PREFILL)
     chunks = cut_prompts(scenario, c.number("chunk_tokens"))
     none = np.zeros(len(c))
+    split = partition.splits(Phase.PREFILL)
     load = _load(none, chunks.sequences, chunks, chunks.sequences * chunks.piece)
-    stations = phase_stations(scenario, cut, Phase.PREFILL, partition.splits(Phase.PREFILL), load)
-    return prefill_of(scenario, cut, chunks, run_step(scenario, stations)), stations, chunks
+    stations = phase_stations(scenario, cut, Phase.PREFILL, split, load)
+    # One prompt in the whole unit: a rank has it, and the others wait.
+    single = _load(none, np.ones(len(c)), chunks, chunks.piece / cut.dp)
+    alone = run_step(scenario, phase_stations(scenario, cut, Phase.PREFILL, split, single))
+    step = run_step(scenario, stations)
+    return prefill_of(scenario, cut, chunks, step, alone.seconds), stations, chunks
 
 
-def prefill_of(scenario: Scenario, cut: Cut, chunks: Chunks, step: Step) -> Prefill:
-    """Service of a prefill engine whose steps take ``step``; pipeline stages work on different chunks at once."""
+def prefill_of(scenario: Scenario, cut: Cut, chunks: Chunks, step: Step, alone_s: FloatArray) -> Prefill:
+    """Service of a prefill engine whose full steps take ``step``, and those with one prompt ``alone_s``.
+
+    Pipeline stages work on different chunks at once.
+    """
     service = chunks.per_request * step.seconds
-    servers = cut.dp * chunks.sequences * cut.pp
+    request_s = scenario.overhead("request_s")[cut.attention_pool]
+    per_step = cut.dp * chunks.sequences
+    servers = per_step * cut.pp
     # Requests of one step start together: an arrival waits for the running step, unless it is the only server
     # (then the queueing formula already holds that wait).
-    gate = 0.5 * step.seconds * (1.0 - 1.0 / (cut.dp * chunks.sequences))
+    gate = 0.5 * step.seconds * (1.0 - 1.0 / per_step)
     return Prefill(
-        service + scenario.overhead("request_s")[cut.attention_pool],
+        service + request_s,
+        np.minimum(chunks.per_request * alone_s, service) + request_s,
         servers,
+        per_step,
         servers / service,
         gate,
         chunks.sequences,
         chunks.sequences * chunks.piece,
         step,
     )
+
+
+def service_and_gate(
+    prefill: Prefill, utilization: FloatArray, percentile: float = 50.0, one_step: bool = False
+) -> tuple[FloatArray, FloatArray]:
+    """Service of a request and wait for the running step at ``utilization``, seconds [n] each.
+
+    Steps are as full as the load makes them, except where prompts travel in those of decode (``one_step``). The wait is
+    the mean one, or what ``percentile`` above 50 do not exceed: an arrival finds a running step at any point of it.
+    """
+    if one_step:
+        return prefill.service_s, prefill.gate_s
+    full = prefill.servers / prefill.capacity
+    outside = prefill.service_s - full
+    steps, busy = steps_under_load(
+        utilization, full_s=full, alone_s=prefill.alone_s - outside, most=prefill.per_step
+    )
+    gate = prefill.gate_s * steps / full
+    if percentile <= 50.0:
+        return steps + outside, gate * busy
+    late = np.maximum(percentile / 100.0 - 1.0 + busy, 0.0)
+    return steps + outside, 2.0 * gate * late / np.maximum(busy, 1e-12)
 
 
 def separate(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
@@ -230,7 +268,8 @@ def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines
     servers = cut.dp * chunks.sequences * cut.pp
     capacity = cut.dp * cut.pp * most / isl / interval
     request_s, gate = _admission(scenario, cut, interval)
-    prefill = Prefill(service + request_s, servers, capacity, gate, chunks.sequences, most, mixed_step)
+    whole = service + request_s
+    prefill = Prefill(whole, whole, servers, servers, capacity, gate, chunks.sequences, most, mixed_step)
     decode = Decode(
         interval,
         np.maximum(mixed_step.seconds, pure_step.seconds),
@@ -263,8 +302,9 @@ def _prioritized(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
     servers = cut.dp * together * cut.pp
     request_s, wait = _admission(scenario, cut, decode.interval_s)
     gate = wait * decode.interval_s / interval
+    whole = service + request_s
     prefill = Prefill(
-        service + request_s, servers, servers / service, gate, together, together * chunks.piece, step
+        whole, whole, servers, servers, servers / service, gate, together, together * chunks.piece, step
     )
     both = replace(
         decode,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.cost.columns import POLICIES, TILE_SHARED, Candidates
-from afd_dse.cost.engines import Engines, separate, shared_steps
+from afd_dse.cost.engines import Engines, separate, service_and_gate, shared_steps
 from afd_dse.cost.memory import TERMS, GroupMemory, group_memory, kv_bytes_of_request
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
@@ -49,6 +49,7 @@ METRICS = (
     "prefill_utilization",
     "wait_s",
     "prefill_service_s",
+    "prefill_full_service_s",
     "kv_transfer_s",
     "kv_link_busy",
     "decode_step_s",
@@ -216,12 +217,14 @@ def _metrics(
     per_server = servers / (prefill.capacity * replicas[Phase.PREFILL])
     probability = waiting_probability(utilization, servers)
     conditional = conditional_wait(per_server, utilization, servers, workload.arrival_cv2, workload.isl_cv**2)
-    gate = np.minimum(utilization, 1.0) * prefill.gate_s if not engines.one_step else prefill.gate_s
-    mean_wait = wait_percentile(probability, conditional, 50.0) + gate
-    judged_wait = wait_percentile(probability, conditional, scenario.slo.percentile) + gate
+    waits = []
+    for percentile in (50.0, scenario.slo.percentile):
+        service, gate = service_and_gate(prefill, utilization, percentile, engines.one_step)
+        waits.append(wait_percentile(probability, conditional, percentile) + gate)
+    mean_wait, judged_wait = waits
     transfer, link_busy = _kv_transfer(scenario, partition, cuts, requests)
-    exposed = exposed_transfer_seconds(transfer, prefill.service_s, scenario.model.layers)
-    served = prefill.service_s + exposed
+    exposed = exposed_transfer_seconds(transfer, service, scenario.model.layers)
+    served = service + exposed
     ttft = mean_wait + served
     latency = ttft + (workload.osl - 1.0) * tpot
 
@@ -245,7 +248,8 @@ def _metrics(
         "joules_per_token": power / tokens,
         "prefill_utilization": utilization,
         "wait_s": mean_wait,
-        "prefill_service_s": prefill.service_s,
+        "prefill_service_s": service,
+        "prefill_full_service_s": prefill.service_s,
         "kv_transfer_s": transfer,
         "kv_link_busy": link_busy,
         "decode_step_s": decode.step.seconds,

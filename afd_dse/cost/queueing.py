@@ -5,6 +5,24 @@ import numpy as np
 from afd_dse.operators.latency import FloatArray
 
 
+def steps_under_load(
+    utilization: FloatArray, *, full_s: FloatArray, alone_s: FloatArray, most: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Time in which a prompt's steps are done, seconds [n], and the share of the time in which a step runs, [n].
+
+    A step carries the prompts that arrive while the one before it runs, between one, for which it takes ``alone_s``,
+    and ``most``, for which it takes ``full_s``; linear between them. The number is that at which arrivals and service
+    balance, the fluid limit of the batch-service queue of Inoue (arXiv 1912.06322).
+    """
+    rate = np.clip(utilization, 0.0, 1.0) * most / full_s
+    slope = np.where(most > 1.0, (full_s - alone_s) / np.where(most > 1.0, most - 1.0, 1.0), 0.0)
+    rest = 1.0 - rate * slope
+    prompts = np.where(rest > 0.0, rate * (alone_s - slope) / np.where(rest > 0.0, rest, 1.0), most)
+    prompts = np.clip(prompts, 1.0, most)
+    steps = alone_s + (prompts - 1.0) * slope
+    return steps, np.minimum(rate * steps / prompts, 1.0)
+
+
 def waiting_probability(utilization: FloatArray, servers: FloatArray) -> FloatArray:
     """Probability that an arrival must wait, [n]: rho^(sqrt(2(k+1)) − 1) (Sakasegawa 1977); exact for one server."""
     rho = np.clip(utilization, 0.0, 1.0)

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from afd_dse.cost.columns import TILE_SHARED, Candidates
-from afd_dse.cost.engines import Decode, Engines, decode_alone, distinct_units, prefill_alone, prefill_of
+from afd_dse.cost.engines import (
+    Decode,
+    Engines,
+    Prefill,
+    decode_alone,
+    distinct_units,
+    prefill_alone,
+    prefill_of,
+)
 from afd_dse.cost.phase import Cut, Stations, Step, run_step
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.tile_sharing import SHARING_OVERHEAD, ffn_bounds, slowdown, tile_wait_s
@@ -109,12 +117,20 @@ def _shared_side(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
     slowed = run_step(scenario, prefill_stations, attention_stretch=stretch[0], ffn_stretch=stretch[1])
     tail = decode_step(np.full(len(c), ALWAYS_BUSY)).seconds
     return Engines(
-        prefill_of(scenario, cuts[Phase.PREFILL], chunks, slowed),
+        prefill_of(
+            scenario, cuts[Phase.PREFILL], chunks, slowed, slowed.seconds * _share_alone(scenario, prefill)
+        ),
         replace(decode, interval_s=step.seconds, tail_s=tail, step=step),
         slack,
         prefilling,
         decoding,
     )
+
+
+def _share_alone(scenario: Scenario, prefill: Prefill) -> FloatArray:
+    """Length of a step with one prompt over that of a full one, [n]: what decode takes of the GPUs slows both alike."""
+    full = prefill.servers / prefill.capacity
+    return np.asarray((prefill.alone_s - (prefill.service_s - full)) / full)
 
 
 def _tiles(c: Candidates) -> bool:

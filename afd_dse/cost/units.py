@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from afd_dse.cost.columns import Candidates
-from afd_dse.cost.engines import decode_alone, prefill_alone
+from afd_dse.cost.engines import Prefill, decode_alone, prefill_alone, service_and_gate
 from afd_dse.cost.evaluate import gpus_by_pool
 from afd_dse.cost.memory import group_memory
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
 from afd_dse.cost.scenario import Scenario
-from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.network.traffic import exposed_transfer_seconds
+from afd_dse.operators.latency import FloatArray
 from afd_dse.spec.cells import Partition, Phase, phase_of
 
 
@@ -30,18 +31,11 @@ class DecodeUnits:
 
 @dataclass(frozen=True, slots=True)
 class PrefillUnits:
-    """Columns over prefill units: service and gate seconds, requests in service at once, capacity in requests/s."""
+    """Columns over prefill units: what they do, free share of memory, GPUs by pool."""
 
-    service_s: FloatArray
-    gate_s: FloatArray
-    servers: FloatArray
-    capacity: FloatArray
+    prefill: Prefill
     memory_slack: FloatArray
     gpus_by_pool: FloatArray
-
-    def take(self, rows: IntArray) -> "PrefillUnits":
-        """The units at ``rows``."""
-        return PrefillUnits(*(getattr(self, name)[rows] for name in self.__slots__))
 
 
 def _unit_gpus(scenario: Scenario, partition: Partition, cuts: dict[Phase, Cut], phase: Phase) -> FloatArray:
@@ -84,42 +78,53 @@ def prefill_units(scenario: Scenario, partition: Partition, c: Candidates) -> Pr
     prefill, _, _ = prefill_alone(scenario, partition, c)
     sequences = prefill.sequences * cuts[Phase.PREFILL].pp
     return PrefillUnits(
-        prefill.service_s,
-        prefill.gate_s,
-        prefill.servers,
-        prefill.capacity,
+        prefill,
         _memory_slack(scenario, partition, cuts, Phase.PREFILL, sequences, prefill.step_tokens),
         _unit_gpus(scenario, partition, cuts, Phase.PREFILL),
     )
 
 
-def judged_wait(
-    scenario: Scenario, units: PrefillUnits, replicas: FloatArray, utilization: FloatArray, percentile: float
+def judged_ttft(
+    scenario: Scenario,
+    prefill: Prefill,
+    replicas: FloatArray,
+    utilization: FloatArray,
+    transfer_s: FloatArray,
+    percentile: float,
 ) -> FloatArray:
-    """Wait at ``percentile`` of ``replicas`` prefill units at ``utilization``, seconds [n]."""
-    servers = units.servers * replicas
+    """TTFT at ``percentile`` of ``replicas`` prefill units at ``utilization``, seconds [n].
+
+    ``transfer_s`` is the hand-over of one request's KV cache.
+    """
+    servers = prefill.servers * replicas
     probability = waiting_probability(utilization, servers)
-    per_server = units.servers / units.capacity
+    per_server = prefill.servers / prefill.capacity
     conditional = conditional_wait(
         per_server, utilization, servers, scenario.workload.arrival_cv2, scenario.workload.isl_cv**2
     )
-    result: FloatArray = (
-        wait_percentile(probability, conditional, percentile) + np.minimum(utilization, 1.0) * units.gate_s
-    )
+    service, gate = service_and_gate(prefill, utilization, percentile)
+    exposed = exposed_transfer_seconds(transfer_s, service, scenario.model.layers)
+    result: FloatArray = wait_percentile(probability, conditional, percentile) + gate + service + exposed
     return result
 
 
 def admissible_rate(
-    scenario: Scenario, units: PrefillUnits, replicas: FloatArray, budget_s: FloatArray, percentile: float
+    scenario: Scenario,
+    prefill: Prefill,
+    replicas: FloatArray,
+    transfer_s: FloatArray,
+    limit_s: float,
+    percentile: float,
 ) -> FloatArray:
-    """Largest rate at which the wait at ``percentile`` stays within ``budget_s``, requests/s [n]; zero where none does.
+    """Largest rate at which TTFT at ``percentile`` stays within ``limit_s``, requests/s [n]; zero where none does.
 
-    Bisection: the wait grows with the utilisation. With no limit the rate is what keeps the queue stable.
+    Bisection: TTFT grows with the utilisation. With no limit the rate is what keeps the queue stable.
     """
-    low, high = np.zeros(len(budget_s)), np.full(len(budget_s), 1.0 - 1e-9)
+    low, high = np.zeros(len(replicas)), np.full(len(replicas), 1.0 - 1e-9)
     for _ in range(44):
         middle = (low + high) / 2.0
-        fits = judged_wait(scenario, units, replicas, middle, percentile) <= budget_s
+        fits = judged_ttft(scenario, prefill, replicas, middle, transfer_s, percentile) <= limit_s
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-    result: FloatArray = np.where(budget_s >= 0.0, low * units.capacity * replicas, 0.0)
+    idle = judged_ttft(scenario, prefill, replicas, np.zeros(len(replicas)), transfer_s, percentile)
+    result: FloatArray = np.where(idle <= limit_s, low * prefill.capacity * replicas, 0.0)
     return result

@@ -18,6 +18,7 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import admissible_rate, decode_units
 from afd_dse.network.traffic import exposed_transfer_seconds, kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import take_rows
 from afd_dse.search.joint import refine_batch
 from afd_dse.search.objective import Objective, score
 from afd_dse.search.pareto import front, front_by_group, non_dominated
@@ -55,7 +56,7 @@ class _Supply:
     """The best prefill for every number of GPUs, columns [s].
 
     Admissible ``rate``, GPUs by pool, which unit and how many; ``transfer_s`` of one request over one of ``links``;
-    ``served_s`` from the start of prefill to the first token.
+    ``served_s`` from the start of prefill to the first token at least.
     """
 
     rate: FloatArray
@@ -96,14 +97,14 @@ def _supply(scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limi
         fits_domain=np.full(len(unit), to.inside),
         kv_bytes=np.full(len(unit), kv_bytes_of_request(scenario)),
     )
-    taken = side.units.take(unit)
-    served = taken.service_s + exposed_transfer_seconds(transfer, taken.service_s, scenario.model.layers)
+    taken, gpus = take_rows(side.units.prefill, unit), side.units.gpus_by_pool[unit]
+    served = taken.alone_s + exposed_transfer_seconds(transfer, taken.service_s, scenario.model.layers)
     many = replicas.astype(np.float64)
     rate = MAX_UTILIZATION * taken.capacity * many
     for budget, percentile in ((limit.ttft_s, scenario.slo.percentile), (limit.mean_ttft_s, 50.0)):
         if np.isfinite(budget):
-            rate = np.minimum(rate, admissible_rate(scenario, taken, many, budget - served, percentile))
-    gpus = taken.gpus_by_pool * many[:, None]
+            rate = np.minimum(rate, admissible_rate(scenario, taken, many, transfer, budget, percentile))
+    gpus = gpus * many[:, None]
     links = c.number("prefill_dp")[unit] * many
     ok = np.flatnonzero(rate > 0)
     columns = np.column_stack([rate, -gpus])[ok]
@@ -131,8 +132,9 @@ def _links_limit(busy: FloatArray) -> bool:
 def _useful_prefill(side: PrefillSide) -> IntArray:
     """Prefill units that fit into memory and that no unit of the same size, KV ports and attention ranks beats.
 
-    A unit beats another that serves no faster and has no more capacity. At equal capacity a shorter service means
-    fewer servers, whose longer wait never outweighs it below the utilisation limit: k + P(k)/(2(1 − ρ)) grows with k.
+    A unit beats another that has no more capacity and serves no faster: neither a prompt alone, nor a full step, nor by
+    what a further prompt adds. At equal capacity a shorter service means fewer servers, whose longer wait never
+    outweighs it below the utilisation limit: k + P(k)/(2(1 − ρ)) grows with k.
     """
     u, c = side.units, side.candidates
     rows = np.flatnonzero(u.memory_slack >= 0).astype(np.int64)
@@ -140,7 +142,12 @@ def _useful_prefill(side: PrefillSide) -> IntArray:
         return rows
     keys = [u.gpus_by_pool[rows], _ports(c, "prefill", rows), c.integer("prefill_dp")[rows]]
     codes = _codes(np.column_stack([*keys, c.integer("prefill_attention_pool")[rows]]))
-    return rows[front_by_group(codes, -(u.service_s + u.gate_s)[rows], u.capacity[rows])]
+    p = u.prefill
+    adds = (p.service_s - p.alone_s) / np.maximum(p.per_step - 1.0, 1.0)
+    columns = np.column_stack([-(p.service_s + p.gate_s), -p.alone_s, -adds, p.capacity])[rows]
+    groups = (np.flatnonzero(codes == code) for code in range(codes.max() + 1))
+    useful = np.concatenate([group[non_dominated(columns[group])] for group in groups])
+    return np.asarray(rows[useful], dtype=np.int64)
 
 
 def _codes(keys: FloatArray) -> IntArray:
@@ -381,7 +388,9 @@ def probes(
     """
     p, d = prefill.units, decode.units
     prefill_rows = _extremes(
-        [p.service_s, -p.capacity, -p.memory_slack, p.gpus_by_pool.sum(axis=1)], p.memory_slack, most
+        [p.prefill.service_s, -p.prefill.capacity, -p.memory_slack, p.gpus_by_pool.sum(axis=1)],
+        p.memory_slack,
+        most,
     )
     decode_rows = _extremes(
         [d.tpot_s, -d.requests_per_s, -d.memory_slack, d.gpus_by_pool.sum(axis=1), d.requests_per_s],
