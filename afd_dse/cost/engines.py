@@ -7,7 +7,7 @@ import numpy as np
 
 from afd_dse.cost.columns import CHUNKED, PHASE_FIELDS, PHASES, Candidates
 from afd_dse.cost.phase import Cut, Stations, Step, StepLoad, phase_stations, run_step
-from afd_dse.cost.queueing import steps_under_load
+from afd_dse.cost.queueing import length_quantile, steps_under_load
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.stations import expert_imbalance
 from afd_dse.operators.latency import FloatArray
@@ -191,12 +191,17 @@ def prefill_of(scenario: Scenario, cut: Cut, chunks: Chunks, step: Step, alone_s
 
 
 def service_and_gate(
-    prefill: Prefill, utilization: FloatArray, percentile: float = 50.0, one_step: bool = False
+    scenario: Scenario,
+    prefill: Prefill,
+    utilization: FloatArray,
+    percentile: float = 50.0,
+    one_step: bool = False,
 ) -> tuple[FloatArray, FloatArray]:
     """Service of a request and wait for the running step at ``utilization``, seconds [n] each.
 
-    Steps are as full as the load makes them, except where prompts travel in those of decode (``one_step``). The wait is
-    the mean one, or what ``percentile`` above 50 do not exceed: an arrival finds a running step at any point of it.
+    Steps are as full as the load makes them, except where prompts travel in those of decode (``one_step``). The means,
+    or what ``percentile`` above 50 do not exceed: an arrival finds a running step at any point of it, and a long prompt
+    takes as much longer as it is longer.
     """
     if one_step:
         return prefill.service_s, prefill.gate_s
@@ -208,6 +213,8 @@ def service_and_gate(
     gate = prefill.gate_s * steps / full
     if percentile <= 50.0:
         return steps + outside, gate * busy
+    longer = length_quantile(scenario.workload.isl_cv, percentile)
+    steps = steps + (longer - 1.0) * (prefill.alone_s - outside)
     late = np.maximum(percentile / 100.0 - 1.0 + busy, 0.0)
     return steps + outside, 2.0 * gate * late / np.maximum(busy, 1e-12)
 

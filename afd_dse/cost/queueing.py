@@ -1,6 +1,7 @@
 """Waiting for prefill: the G/G/k approximation, its mean and its percentiles."""
 
 import numpy as np
+from scipy.special import ndtri
 
 from afd_dse.operators.latency import FloatArray
 
@@ -21,6 +22,14 @@ def steps_under_load(
     prompts = np.clip(prompts, 1.0, most)
     steps = alone_s + (prompts - 1.0) * slope
     return steps, np.minimum(rate * steps / prompts, 1.0)
+
+
+def length_quantile(cv: float, percentile: float) -> float:
+    """Length that ``percentile`` per cent of lognormal lengths do not exceed, over the mean one; 1 at the mean (50)."""
+    if percentile <= 50.0 or cv == 0.0:
+        return 1.0
+    sigma = np.sqrt(np.log1p(cv**2))
+    return max(float(np.exp(sigma * ndtri(percentile / 100.0) - sigma**2 / 2.0)), 1.0)
 
 
 def waiting_probability(utilization: FloatArray, servers: FloatArray) -> FloatArray:

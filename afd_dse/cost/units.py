@@ -102,7 +102,7 @@ def judged_ttft(
     conditional = conditional_wait(
         per_server, utilization, servers, scenario.workload.arrival_cv2, scenario.workload.isl_cv**2
     )
-    service, gate = service_and_gate(prefill, utilization, percentile)
+    service, gate = service_and_gate(scenario, prefill, utilization, percentile)
     exposed = exposed_transfer_seconds(transfer_s, service, scenario.model.layers)
     result: FloatArray = wait_percentile(probability, conditional, percentile) + gate + service + exposed
     return result
