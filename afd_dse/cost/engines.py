@@ -216,7 +216,8 @@ def service_and_gate(
     longer = length_quantile(scenario.workload.isl_cv, percentile)
     steps = steps + (longer - 1.0) * (prefill.alone_s - outside)
     late = np.maximum(percentile / 100.0 - 1.0 + busy, 0.0)
-    return steps + outside, 2.0 * gate * late / np.maximum(busy, 1e-12)
+    # Where few arrivals find a step, the percentile lies among those that don't: the mean is the larger then.
+    return steps + outside, np.maximum(2.0 * gate * late / np.maximum(busy, 1e-12), gate * busy)
 
 
 def separate(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:

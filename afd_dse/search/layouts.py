@@ -20,7 +20,7 @@ _OPTION = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "expert_
 _FFN_FIELDS = ("moe_tp", "ep", "redundant", "expert_policy")
 _ZERO_IF_ABSENT = ("redundant", "expert_policy")
 BLOCK_ROWS = 200_000
-LOADS_AT_ONCE = 8
+LOADS_AT_ONCE = 4
 
 
 def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: bool) -> dict[str, IntArray]:

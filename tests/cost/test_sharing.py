@@ -95,11 +95,11 @@ def test_the_fixed_point_of_interference_is_reached(batch: float) -> None:
     chunks = cut_prompts(case, candidates.number("chunk_tokens"))
     per_request = chunks.per_request[0] / (chunks.sequences[0] * candidates.number("prefill_dp")[0])
     busy = min(rate * alone.prefill.step.ffn_s[0] * per_request, 1.0)
-    layers, ffn = case.layer_counts, alone.prefill_stations.ffn.seconds[0]
+    layers, ffn = case.layer_counts, alone.prefill_stations.rows.ffn.seconds[0]
     wait = busy * 0.5 * (ffn**2 @ layers) / (ffn @ layers) / 2.0
     quiet = alone.decode.step.seconds[0]
     m = candidates.number("decode_micro_batches")[0]
-    stations = alone.decode_stations
+    stations = alone.decode_stations.rows
     parts = [stations.attention, stations.to_ffn, stations.ffn, stations.to_attention]
     columns = [part.seconds[0] for part in parts]
 
