@@ -220,6 +220,17 @@ def service_and_gate(
     return steps + outside, np.maximum(2.0 * gate * late / np.maximum(busy, 1e-12), gate * busy)
 
 
+def time_over_full_steps(prefill: Prefill, requests: FloatArray) -> FloatArray:
+    """How much longer prefill works for a request in steps as full as ``requests``/s make them than in full ones."""
+    full = prefill.servers / prefill.capacity
+    utilization = np.minimum(requests / prefill.capacity, 1.0)
+    outside = prefill.service_s - full
+    _, busy = steps_under_load(
+        utilization, full_s=full, alone_s=prefill.alone_s - outside, most=prefill.per_step
+    )
+    return np.asarray(busy / utilization)
+
+
 def separate(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
     """No group serves both phases."""
     decode, decode_stations = decode_alone(scenario, partition, c)

@@ -14,6 +14,7 @@ from afd_dse.cost.engines import (
     distinct_units,
     prefill_alone,
     prefill_of,
+    time_over_full_steps,
 )
 from afd_dse.cost.phase import Cut, Stations, Step, run_step
 from afd_dse.cost.scenario import Scenario
@@ -86,7 +87,8 @@ def _shared_side(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
         return result
 
     def met_by(requests: FloatArray) -> tuple[list[FloatArray], list[FloatArray]]:
-        met = [_met(partition, work[Phase.PREFILL], requests, waits, side) for side in _SIDES]
+        at_work = requests * time_over_full_steps(prefill, requests)
+        met = [_met(partition, work[Phase.PREFILL], at_work, waits, side) for side in _SIDES]
         stretch = [_decode_stretch(work[Phase.DECODE], busy, side) for side, (busy, _) in enumerate(met)]
         return stretch, [wait for _, wait in met]
 
@@ -152,7 +154,10 @@ def _met(
     waits: tuple[FloatArray, FloatArray],
     side: int,
 ) -> tuple[FloatArray, FloatArray]:
-    """Probability that a decode micro-batch finds prefill at work on ``side``, and how long it waits for it, [n]."""
+    """Probability that a decode micro-batch finds prefill at work on ``side``, and how long it waits for it, [n].
+
+    ``requests`` a second [n], counted as often as prefill works longer for them than in full steps.
+    """
     found, wait = np.zeros(len(requests)), np.zeros(len(requests))
     for other in _SIDES:
         if _together(partition, Phase.DECODE, side, Phase.PREFILL, other):

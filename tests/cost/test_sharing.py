@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from afd_dse.cost.columns import TILE_SHARED, Candidates
-from afd_dse.cost.engines import cut_prompts, decode_alone, separate
+from afd_dse.cost.engines import cut_prompts, decode_alone, separate, time_over_full_steps
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.sharing import shared_side
@@ -94,7 +94,8 @@ def test_the_fixed_point_of_interference_is_reached(batch: float) -> None:
     rate = batch * candidates.number("decode_dp")[0] / (case.workload.osl * step)
     chunks = cut_prompts(case, candidates.number("chunk_tokens"))
     per_request = chunks.per_request[0] / (chunks.sequences[0] * candidates.number("prefill_dp")[0])
-    busy = min(rate * alone.prefill.step.ffn_s[0] * per_request, 1.0)
+    longer = time_over_full_steps(alone.prefill, rate)[0]
+    busy = min(rate * longer * alone.prefill.step.ffn_s[0] * per_request, 1.0)
     layers, ffn = case.layer_counts, alone.prefill_stations.rows.ffn.seconds[0]
     wait = busy * 0.5 * (ffn**2 @ layers) / (ffn @ layers) / 2.0
     quiet = alone.decode.step.seconds[0]
