@@ -18,10 +18,12 @@ def throughput(job: Mapping[str, Any], partition: str, rows: int, blocks: int, s
     from afd_dse import load_job
     from afd_dse.cost.evaluate import evaluate
     from afd_dse.cost.from_job import scenario_from_job
+    from afd_dse.resources import keep_freed_memory
     from afd_dse.search.space import load_space
     from afd_dse.spec.cells import parse_partition
     from benchmarks.drawn import draw
 
+    keep_freed_memory()  # as a search does
     asked = load_job(job)
     scenario, space = scenario_from_job(asked), load_space(asked.search.space_path)
     cpu, wall, drawn = [], [], []
