@@ -21,7 +21,8 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(folder: Path, document: Any, *words: object) -> Result:
     (folder / "sweep.yaml").write_text(yaml.safe_dump(document))
-    return CliRunner().invoke(app, ["sweep", str(folder / "sweep.yaml"), *map(str, words)])
+    command = ["sweep", str(folder / "sweep.yaml"), *map(str, words)]
+    return CliRunner().invoke(app, command, env={"COLUMNS": "100"})
 
 
 def limits(*values: float) -> dict[str, Any]:

@@ -132,12 +132,13 @@ def test_more_bandwidth_never_slows_a_step(name: str, rate: str) -> None:
     slow, fast = scenario(name), overridden(name, **{rate: 1.4})
     candidates = block(slow, 5, each=3)
     before, after = evaluate(slow, candidates).metrics, evaluate(fast, candidates).metrics
-    for metric in ("tpot_s", "decode_step_s", "itl_tail_s", "kv_transfer_s"):
+    for metric in ("itl_tail_s", "kv_transfer_s"):
         assert (after[metric] <= before[metric] * (1 + 1e-9)).all(), metric
-    # Where decode has priority on shared GPUs, a faster decode may come back more often and leave prefill less.
+    # Where the phases take turns on shared GPUs, a faster decode may come back more often and leave prefill less, and
+    # prefill whose steps wait less for links is at work for more of the time in which decode comes.
     plain = np.array([not p.is_joint or p.shares_steps for p in PARTITIONS])[candidates.integer("partition")]
     plain &= candidates.integer("policy") != TILE_SHARED
-    for metric in ("prefill_step_s", "prefill_full_service_s"):
+    for metric in ("tpot_s", "decode_step_s", "prefill_step_s", "prefill_full_service_s"):
         assert (after[metric] <= before[metric] * (1 + 1e-9))[plain].all(), metric
 
 
