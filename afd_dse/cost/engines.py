@@ -7,9 +7,16 @@ import numpy as np
 
 from afd_dse.cost.columns import CHUNKED, PHASE_FIELDS, PHASES, Candidates
 from afd_dse.cost.phase import Cut, Stations, Step, StepLoad, phase_stations, run_step
-from afd_dse.cost.queueing import length_quantile, steps_under_load
+from afd_dse.cost.queueing import (
+    conditional_wait,
+    length_quantile,
+    steps_under_load,
+    wait_percentile,
+    waiting_probability,
+)
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.stations import expert_imbalance
+from afd_dse.network.traffic import exposed_transfer_seconds
 from afd_dse.operators.latency import FloatArray
 from afd_dse.rows import Repeated, distinct_rows
 from afd_dse.spec.cells import Partition, Phase
@@ -33,6 +40,21 @@ class Prefill:
     sequences: FloatArray
     step_tokens: FloatArray
     step: Step
+
+    @property
+    def full_s(self) -> FloatArray:
+        """Time in the steps of a request if they are full, seconds [n]."""
+        return self.servers / self.capacity
+
+    @property
+    def outside_s(self) -> FloatArray:
+        """What a request takes outside the steps, seconds [n]."""
+        return self.service_s - self.full_s
+
+    @property
+    def alone_steps_s(self) -> FloatArray:
+        """Time in the steps of a request that travels alone, seconds [n]."""
+        return self.alone_s - self.outside_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +212,15 @@ def prefill_of(scenario: Scenario, cut: Cut, chunks: Chunks, step: Step, alone_s
     )
 
 
-def service_and_gate(
-    scenario: Scenario,
-    prefill: Prefill,
-    utilization: FloatArray,
-    percentile: float = 50.0,
-    one_step: bool = False,
+def _under_load(prefill: Prefill, utilization: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Time in the steps of a request at ``utilization``, seconds [n], and the share of the time that a step runs."""
+    return steps_under_load(
+        utilization, full_s=prefill.full_s, alone_s=prefill.alone_steps_s, most=prefill.per_step
+    )
+
+
+def _service_and_gate(
+    scenario: Scenario, prefill: Prefill, utilization: FloatArray, percentile: float, one_step: bool
 ) -> tuple[FloatArray, FloatArray]:
     """Service of a request and wait for the running step at ``utilization``, seconds [n] each.
 
@@ -205,29 +230,54 @@ def service_and_gate(
     """
     if one_step:
         return prefill.service_s, prefill.gate_s
-    full = prefill.servers / prefill.capacity
-    outside = prefill.service_s - full
-    steps, busy = steps_under_load(
-        utilization, full_s=full, alone_s=prefill.alone_s - outside, most=prefill.per_step
-    )
-    gate = prefill.gate_s * steps / full
+    steps, busy = _under_load(prefill, utilization)
+    gate = prefill.gate_s * steps / prefill.full_s
     if percentile <= 50.0:
-        return steps + outside, gate * busy
+        return steps + prefill.outside_s, gate * busy
     longer = length_quantile(scenario.workload.isl_cv, percentile)
-    steps = steps + (longer - 1.0) * (prefill.alone_s - outside)
+    steps = steps + (longer - 1.0) * prefill.alone_steps_s
     late = np.maximum(percentile / 100.0 - 1.0 + busy, 0.0)
     # Where few arrivals find a step, the percentile lies among those that don't: the mean is the larger then.
-    return steps + outside, np.maximum(2.0 * gate * late / np.maximum(busy, 1e-12), gate * busy)
+    return steps + prefill.outside_s, np.maximum(2.0 * gate * late / np.maximum(busy, 1e-12), gate * busy)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """What the first token takes, seconds [n]: ``wait_s``, ``service_s``, and with the KV transfer ``ttft_s``."""
+
+    wait_s: FloatArray
+    service_s: FloatArray
+    ttft_s: FloatArray
+
+
+def first_token(
+    scenario: Scenario,
+    prefill: Prefill,
+    replicas: FloatArray,
+    utilization: FloatArray,
+    transfer_s: FloatArray,
+    percentile: float,
+    *,
+    one_step: bool = False,
+) -> FirstToken:
+    """The first token of ``replicas`` prefill units at ``utilization``, in the mean or at ``percentile`` above 50.
+
+    ``transfer_s`` is the hand-over of one request's KV cache; ``one_step`` as in :class:`Engines`.
+    """
+    workload, servers = scenario.workload, prefill.servers * replicas
+    probability = waiting_probability(utilization, servers)
+    per_server = servers / (prefill.capacity * replicas)
+    conditional = conditional_wait(per_server, utilization, servers, workload.arrival_cv2, workload.isl_cv**2)
+    service, gate = _service_and_gate(scenario, prefill, utilization, percentile, one_step)
+    wait = wait_percentile(probability, conditional, percentile) + gate
+    exposed = exposed_transfer_seconds(transfer_s, service, scenario.model.layers)
+    return FirstToken(wait, service, wait + service + exposed)
 
 
 def time_over_full_steps(prefill: Prefill, requests: FloatArray) -> FloatArray:
     """How much longer prefill works for a request in steps as full as ``requests``/s make them than in full ones."""
-    full = prefill.servers / prefill.capacity
     utilization = np.minimum(requests / prefill.capacity, 1.0)
-    outside = prefill.service_s - full
-    _, busy = steps_under_load(
-        utilization, full_s=full, alone_s=prefill.alone_s - outside, most=prefill.per_step
-    )
+    _, busy = _under_load(prefill, utilization)
     return np.asarray(busy / utilization)
 
 

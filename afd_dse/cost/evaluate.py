@@ -6,13 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.cost.columns import POLICIES, TILE_SHARED, Candidates
-from afd_dse.cost.engines import Engines, separate, service_and_gate, shared_steps
+from afd_dse.cost.engines import Engines, FirstToken, first_token, separate, shared_steps
 from afd_dse.cost.memory import TERMS, GroupMemory, group_memory, kv_bytes_of_request
 from afd_dse.cost.phase import Cut
-from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.sharing import shared_side
-from afd_dse.network.traffic import exposed_transfer_seconds, kv_transfer_seconds
+from afd_dse.network.traffic import kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray, Provenance
 from afd_dse.spec.cells import PARTITIONS, Cell, Partition, Phase, phase_of
 
@@ -213,27 +212,25 @@ def _metrics(
     requests = in_flight / (workload.osl * tpot)
 
     utilization = requests / (prefill.capacity * replicas[Phase.PREFILL])
-    servers = prefill.servers * replicas[Phase.PREFILL]
-    per_server = servers / (prefill.capacity * replicas[Phase.PREFILL])
-    probability = waiting_probability(utilization, servers)
-    conditional = conditional_wait(per_server, utilization, servers, workload.arrival_cv2, workload.isl_cv**2)
     transfer, link_busy = _kv_transfer(scenario, partition, cuts, requests)
-    found = []
-    for percentile in (50.0, scenario.slo.percentile):
-        service, gate = service_and_gate(scenario, prefill, utilization, percentile, engines.one_step)
-        transfer_left = exposed_transfer_seconds(transfer, service, scenario.model.layers)
-        wait = wait_percentile(probability, conditional, percentile) + gate
-        found.append((wait, service, wait + service + transfer_left))
-    (mean_wait, service, ttft), (_, _, judged_ttft) = found
-    latency = ttft + (workload.osl - 1.0) * tpot
+
+    def first(percentile: float) -> FirstToken:
+        units = replicas[Phase.PREFILL]
+        return first_token(
+            scenario, prefill, units, utilization, transfer, percentile, one_step=engines.one_step
+        )
+
+    mean, percentile = first(50.0), scenario.slo.percentile
+    judged = first(percentile) if percentile > 50.0 else mean
+    latency = mean.ttft_s + (workload.osl - 1.0) * tpot
 
     gpus = by_pool.sum(axis=1)
     price = by_pool @ np.array([pool.usd_per_gpu_hour for pool in scenario.pools])
     power = by_pool @ np.array([pool.power_w for pool in scenario.pools])
     tokens = requests * workload.osl
     return {
-        "ttft_s": ttft,
-        "ttft_percentile_s": judged_ttft,
+        "ttft_s": mean.ttft_s,
+        "ttft_percentile_s": judged.ttft_s,
         "tpot_s": tpot,
         "itl_tail_s": decode.tail_s,
         "latency_s": latency,
@@ -246,8 +243,8 @@ def _metrics(
         "usd_per_mtok": price / 3600.0 / tokens * 1e6,
         "joules_per_token": power / tokens,
         "prefill_utilization": utilization,
-        "wait_s": mean_wait,
-        "prefill_service_s": service,
+        "wait_s": mean.wait_s,
+        "prefill_service_s": mean.service_s,
         "prefill_full_service_s": prefill.service_s,
         "kv_transfer_s": transfer,
         "kv_link_busy": link_busy,

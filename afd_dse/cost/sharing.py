@@ -9,7 +9,6 @@ from afd_dse.cost.columns import TILE_SHARED, Candidates
 from afd_dse.cost.engines import (
     Decode,
     Engines,
-    Prefill,
     decode_alone,
     distinct_units,
     prefill_alone,
@@ -116,23 +115,22 @@ def _shared_side(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
         )
         slack = np.minimum(slack, np.where(left[side] < 1.0, left[side] - own, 1.0))
     stretch = [1.0 / np.maximum(share, 1e-3) for share in left]
+    # What decode takes of the GPUs slows a step with one prompt as it does a full one.
     slowed = run_step(scenario, prefill_stations, attention_stretch=stretch[0], ffn_stretch=stretch[1])
     tail = decode_step(np.full(len(c), ALWAYS_BUSY)).seconds
     return Engines(
         prefill_of(
-            scenario, cuts[Phase.PREFILL], chunks, slowed, slowed.seconds * _share_alone(scenario, prefill)
+            scenario,
+            cuts[Phase.PREFILL],
+            chunks,
+            slowed,
+            slowed.seconds * prefill.alone_steps_s / prefill.full_s,
         ),
         replace(decode, interval_s=step.seconds, tail_s=tail, step=step),
         slack,
         prefilling,
         decoding,
     )
-
-
-def _share_alone(scenario: Scenario, prefill: Prefill) -> FloatArray:
-    """Length of a step with one prompt over that of a full one, [n]: what decode takes of the GPUs slows both alike."""
-    full = prefill.servers / prefill.capacity
-    return np.asarray((prefill.alone_s - (prefill.service_s - full)) / full)
 
 
 def _tiles(c: Candidates) -> bool:

@@ -6,15 +6,14 @@ Uses the same engines and memory as the evaluator, so a pair's numbers do not ch
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from afd_dse.cost.columns import Candidates
-from afd_dse.cost.engines import Prefill, decode_alone, prefill_alone, service_and_gate
+from afd_dse.cost.engines import Prefill, decode_alone, first_token, prefill_alone
 from afd_dse.cost.evaluate import gpus_by_pool
 from afd_dse.cost.memory import group_memory
 from afd_dse.cost.phase import Cut
-from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
 from afd_dse.cost.scenario import Scenario
-from afd_dse.network.traffic import exposed_transfer_seconds
 from afd_dse.operators.latency import FloatArray
 from afd_dse.spec.cells import Partition, Phase, phase_of
 
@@ -84,30 +83,6 @@ def prefill_units(scenario: Scenario, partition: Partition, c: Candidates) -> Pr
     )
 
 
-def judged_ttft(
-    scenario: Scenario,
-    prefill: Prefill,
-    replicas: FloatArray,
-    utilization: FloatArray,
-    transfer_s: FloatArray,
-    percentile: float,
-) -> FloatArray:
-    """TTFT at ``percentile`` of ``replicas`` prefill units at ``utilization``, seconds [n].
-
-    ``transfer_s`` is the hand-over of one request's KV cache.
-    """
-    servers = prefill.servers * replicas
-    probability = waiting_probability(utilization, servers)
-    per_server = prefill.servers / prefill.capacity
-    conditional = conditional_wait(
-        per_server, utilization, servers, scenario.workload.arrival_cv2, scenario.workload.isl_cv**2
-    )
-    service, gate = service_and_gate(scenario, prefill, utilization, percentile)
-    exposed = exposed_transfer_seconds(transfer_s, service, scenario.model.layers)
-    result: FloatArray = wait_percentile(probability, conditional, percentile) + gate + service + exposed
-    return result
-
-
 def admissible_rate(
     scenario: Scenario,
     prefill: Prefill,
@@ -120,11 +95,16 @@ def admissible_rate(
 
     Bisection: TTFT grows with the utilisation. With no limit the rate is what keeps the queue stable.
     """
+
+    def fits(utilization: FloatArray) -> npt.NDArray[np.bool_]:
+        found = first_token(scenario, prefill, replicas, utilization, transfer_s, percentile)
+        return np.asarray(found.ttft_s <= limit_s)
+
     low, high = np.zeros(len(replicas)), np.full(len(replicas), 1.0 - 1e-9)
+    idle = fits(low)
     for _ in range(44):
         middle = (low + high) / 2.0
-        fits = judged_ttft(scenario, prefill, replicas, middle, transfer_s, percentile) <= limit_s
-        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-    idle = judged_ttft(scenario, prefill, replicas, np.zeros(len(replicas)), transfer_s, percentile)
-    result: FloatArray = np.where(idle <= limit_s, low * prefill.capacity * replicas, 0.0)
+        ok = fits(middle)
+        low, high = np.where(ok, middle, low), np.where(ok, high, middle)
+    result: FloatArray = np.where(idle, low * prefill.capacity * replicas, 0.0)
     return result
