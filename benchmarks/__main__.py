@@ -3,7 +3,7 @@
 import ast
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,11 +72,7 @@ def table(
         for figure in GROUPS[name](options):
             found.append(figure)
             said.print(f"{figure.group}: {figure.name}", style="dim", highlight=False)
-    _hand_over(document(facts, found), out, as_json)
-    if not as_json:
-        console = Console()
-        _say_machine(console, facts)
-        render(console, found)
+    _report(facts, found, out, as_json)
 
 
 @app.command("growth")
@@ -109,11 +105,7 @@ def grow(
         from benchmarks.growth_chart import draw
 
         draw(curves, chart)
-    _hand_over(document(facts, found), out, as_json)
-    if not as_json:
-        console = Console()
-        _say_machine(console, facts)
-        render(console, found)
+    _report(facts, found, out, as_json)
 
 
 @app.command("incumbent")
@@ -136,11 +128,7 @@ def compare(
     facts = machine()
     options = Options(limit_s=limit, aic_python=aic_python)
     found = [figure for name in chosen for figure in incumbent.compared(name, options)]
-    _hand_over(document(facts, found), out, as_json)
-    if not as_json:
-        console = Console()
-        _say_machine(console, facts)
-        render(console, found)
+    _report(facts, found, out, as_json)
 
 
 @app.command("page")
@@ -165,13 +153,18 @@ def others() -> None:
             print(f"python -m benchmarks.{path.stem:22s} {words.splitlines()[0]}")
 
 
-def _hand_over(found: Mapping[str, Any], out: Path | None, as_json: bool) -> None:
-    text = json.dumps(found, indent=1, ensure_ascii=False)
+def _report(facts: Mapping[str, Any], found: Sequence[Figure], out: Path | None, as_json: bool) -> None:
+    """Store the figures where ``out`` says, and print them: one JSON document, or the machine and a table."""
+    text = json.dumps(document(facts, found), indent=1, ensure_ascii=False)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text + "\n", encoding="utf-8")
     if as_json:
         sys.stdout.write(text + "\n")
+        return
+    console = Console()
+    _say_machine(console, facts)
+    render(console, found)
 
 
 def _say_machine(console: Console, facts: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from afd_dse.errors import InputError, Problem
+from afd_dse.results.result import read_json
 
 PLAN = "plan.json"
 _KEYS = ("demand", "classes", "options", "feasible", "most_load", "rating", "version")
@@ -28,12 +29,7 @@ def plan_at(path: str | Path) -> Path | None:
 def read_plan(file: Path) -> dict[str, Any]:
     """The document of a stored plan. Raises :class:`InputError` where it is none, or one of an older version."""
     remedy = "give a plan.json or the folder that `afd-dse plan --out` wrote, made by this version"
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(Problem(str(file), None, f"cannot be read ({error.strerror})", remedy)) from error
-    except ValueError as error:
-        raise InputError(Problem(str(file), None, f"is not JSON ({error})", remedy)) from error
+    document = read_json(file, remedy)
     if not is_plan(document):
         raise InputError(Problem(str(file), None, "is not a plan", remedy))
     if missing := [

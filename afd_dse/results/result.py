@@ -344,12 +344,7 @@ def read_result(path: str | Path) -> Result:
     where = Path(path).expanduser()
     file = where / "result.json" if where.is_dir() else where
     remedy = "give a result.json or the folder that `afd-dse optimize --out` wrote"
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(Problem(str(file), None, f"cannot be read ({error.strerror})", remedy)) from error
-    except ValueError as error:
-        raise InputError(Problem(str(file), None, f"is not JSON ({error})", remedy)) from error
+    document = read_json(file, remedy)
     if not is_result(document):
         raise InputError(Problem(str(file), None, "is not the result of a search", remedy))
     beside = file.with_name("candidates.parquet")
@@ -358,6 +353,16 @@ def read_result(path: str | Path) -> Result:
     except (OSError, ValueError) as error:
         raise InputError(Problem(str(beside), None, f"cannot be read ({error})", remedy)) from error
     return Result(document, table)
+
+
+def read_json(file: Path, remedy: str) -> Any:
+    """The JSON document in ``file``. Raises :class:`InputError` with ``remedy`` where there is none."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(Problem(str(file), None, f"cannot be read ({error.strerror})", remedy)) from error
+    except ValueError as error:
+        raise InputError(Problem(str(file), None, f"is not JSON ({error})", remedy)) from error
 
 
 def is_result(document: object) -> bool:

@@ -1,7 +1,8 @@
 """What all parts of a job share: strict frozen models, complaints that carry a remedy, paths relative to the job."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo
 from pydantic_core import PydanticCustomError
@@ -21,6 +22,14 @@ class Spec(BaseModel):
     )
 
 
+class Named(Protocol):
+    """What has a name."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+
 def complaint(message: str, remedy: str, *, field: str = "", value: object = _INPUT) -> PydanticCustomError:
     """Validation error for a value that has the right type but no sense.
 
@@ -30,6 +39,15 @@ def complaint(message: str, remedy: str, *, field: str = "", value: object = _IN
     if value is not _INPUT:
         context["value"] = value
     return PydanticCustomError(COMPLAINT, "{message}; {remedy}", context)
+
+
+def refuse_equal_names(entries: Iterable[Named]) -> None:
+    """Complain about the first of ``entries`` whose name an earlier one has."""
+    seen: dict[str, int] = {}
+    for index, entry in enumerate(entries):
+        if (first := seen.setdefault(entry.name, index)) != index:
+            message = f"[{first}] has the same name"
+            raise complaint(message, "give each its own", field=f"[{index}].name", value=entry.name)
 
 
 def complain_about(error: InputError) -> PydanticCustomError:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from afd_dse.errors import InputError, Problem
-from afd_dse.spec.base import Spec, complaint
+from afd_dse.spec.base import Spec, complaint, refuse_equal_names
 from afd_dse.spec.cluster import Cluster, Pool
 from afd_dse.spec.document import plain, read_document
 from afd_dse.spec.job import Framework, Job, ModelName, Quantization, Search, Slo, Speculative
@@ -156,11 +156,7 @@ class DemandFile(Spec):
     @field_validator("hardware", "classes")
     @classmethod
     def _distinct_names(cls, entries: tuple[Any, ...]) -> tuple[Any, ...]:
-        names: dict[str, int] = {}
-        for index, entry in enumerate(entries):
-            if (first := names.setdefault(entry.name, index)) != index:
-                message = f"[{first}] has the same name"
-                raise complaint(message, "give each its own", field=f"[{index}].name", value=entry.name)
+        refuse_equal_names(entries)
         return entries
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from afd_dse.errors import InputError, Problem
-from afd_dse.spec.base import Spec, complaint
+from afd_dse.spec.base import Spec, complaint, refuse_equal_names
 from afd_dse.spec.document import plain, read_document
 from afd_dse.spec.job import Job
 from afd_dse.spec.load import load_job
@@ -126,11 +126,7 @@ class SweepFile(Spec):
     @field_validator("jobs")
     @classmethod
     def _distinct_names(cls, jobs: tuple[ExtraJob, ...]) -> tuple[ExtraJob, ...]:
-        seen: dict[str, int] = {}
-        for index, job in enumerate(jobs):
-            if (first := seen.setdefault(job.name, index)) != index:
-                message = f"[{first}] has the same name"
-                raise complaint(message, "give each its own", field=f"[{index}].name", value=job.name)
+        refuse_equal_names(jobs)
         return jobs
 
     @model_validator(mode="after")
