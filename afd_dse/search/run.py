@@ -18,6 +18,7 @@ from afd_dse.search.pairs import combine, probes
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.sides import DecodeSide, PrefillSide, tabulate_decode, tabulate_prefill
 from afd_dse.search.space import Grid, Space, load_space, restricted
+from afd_dse.search.supply import Supplies
 from afd_dse.spec.cells import Partition, Phase
 
 Progress = Callable[[str, int], None]
@@ -60,14 +61,15 @@ class _Tables:
 
     def __init__(self, scenario: Scenario, space: Space, progress: Progress) -> None:
         self._scenario, self.space, self.progress = scenario, space, progress
-        self._prefill: dict[bool, PrefillSide] = {}
+        self._prefill: dict[bool, Supplies] = {}
         self._decode: dict[bool, DecodeSide] = {}
 
-    def prefill(self, partition: Partition) -> PrefillSide:
+    def prefill(self, partition: Partition) -> Supplies:
         split = partition.splits(Phase.PREFILL)
         if split not in self._prefill:
             grid = self.space.split if split else self.space.whole
-            self._prefill[split] = tabulate_prefill(self._scenario, partition, grid)
+            side = tabulate_prefill(self._scenario, partition, grid)
+            self._prefill[split] = Supplies(self._scenario, side)
         return self._prefill[split]
 
     def decode(self, partition: Partition) -> DecodeSide:
@@ -188,10 +190,11 @@ def _joint(
 def _paired(
     scenario: Scenario, name: str, partition: Partition, objective: Objective, tables: _Tables
 ) -> ModeOutcome:
-    prefill, decode = tables.prefill(partition), tables.decode(partition)
+    supplies, decode = tables.prefill(partition), tables.decode(partition)
+    prefill = supplies.side
     if not len(prefill.candidates) or not len(decode.candidates):
         return _outcome(scenario, objective, name, partition, None, 0, 0, "exhaustive", "")
-    found = combine(scenario, partition, prefill, decode, objective)
+    found = combine(scenario, partition, supplies, decode, objective)
     considered = pair_count(scenario, prefill, decode)
     evaluated = len(prefill.candidates) + decode.evaluated + (len(found) if found else 0)
     note = ""
