@@ -160,13 +160,19 @@ def _admissible(
 
     TTFT grows with the utilisation.
     """
+    replicas = choices.replicas.astype(np.float64)
 
     def fits(utilization: FloatArray) -> npt.NDArray[np.bool_]:
         ok = np.ones(len(utilization), dtype=bool)
         for budget, percentile in ((limit.ttft_s, scenario.slo.percentile), (limit.mean_ttft_s, 50.0)):
             if np.isfinite(budget):
                 found = first_token(
-                    scenario, choices.prefill, choices.replicas.astype(np.float64), utilization, choices.transfer_s, percentile
+                    scenario,
+                    choices.prefill,
+                    choices.replicas.astype(np.float64),
+                    utilization,
+                    choices.transfer_s,
+                    percentile,
                 )
                 ok &= found.ttft_s <= budget
         return ok

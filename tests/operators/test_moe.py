@@ -136,10 +136,15 @@ def test_no_value_lies_between_two_kernels() -> None:
     table = MoeTable(synthetic({"slow": 0.2, "fast": 0.5}), H200, "fp8")
     for local in (8.0, 16.0, 24.0, 32.0):
         plan = table.plan((7168.0, 2048.0, 8.0, 256.0, 1.0), local, "balanced", True)
-        efficiency, _ = table.efficiency(plan, np.array([10.0, 64.0, 300.0, 5000.0]))
+        efficiency, _ = table.efficiency(
+            [plan], np.zeros(4, dtype=np.int64), np.array([10.0, 64.0, 300.0, 5000.0])
+        )
         np.testing.assert_allclose(efficiency, 0.5)
     other = table.plan((5120.0, 1536.0, 8.0, 160.0, 1.0), 20.0, "balanced", True)
-    assert table.efficiency(other, np.array([100.0]))[0][0] in (pytest.approx(0.2), pytest.approx(0.5))
+    assert table.efficiency([other], np.zeros(1, dtype=np.int64), np.array([100.0]))[0][0] in (
+        pytest.approx(0.2),
+        pytest.approx(0.5),
+    )
 
 
 def test_uneven_tokens_bound_a_kernel_from_above_but_never_speak_alone() -> None:
@@ -149,7 +154,11 @@ def test_uneven_tokens_bound_a_kernel_from_above_but_never_speak_alone() -> None
 
     def efficiency(frame: pd.DataFrame, local: float) -> float:
         table = MoeTable(frame, H200, "fp8")
-        return float(table.efficiency(table.plan(shape, local, "balanced", True), tokens)[0][0])
+        return float(
+            table.efficiency(
+                [table.plan(shape, local, "balanced", True)], np.zeros(1, dtype=np.int64), tokens
+            )[0][0]
+        )
 
     assert efficiency(rows, 32.0) == pytest.approx(0.5)  # faster in spite of it than the other kernel
     slow = rows.assign(efficiency=rows["efficiency"].where(~rows["uneven"], 0.01))
