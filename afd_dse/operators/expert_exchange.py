@@ -185,6 +185,9 @@ class ExchangeTable:
         self._kernel = keys["kernel"].to_numpy(object)
         self._ep = keys["ep"].to_numpy(np.float64)
         self._shape = keys[["wire", "hidden", "topk", "experts"]].to_numpy(np.float64)
+        # The largest ep that a curve's kernel was measured at.
+        reach = {kernel: self._ep[self._kernel == kernel].max() for kernel in dict.fromkeys(self._kernel)}
+        self._reach = np.array([reach[kernel] for kernel in self._kernel])
         self._plans: dict[tuple[tuple[float, ...], float], Plan] = {}
 
     @property
@@ -201,7 +204,7 @@ class ExchangeTable:
     def _resolve(self, shape: FloatArray, ep: float) -> Plan:
         apart = np.log(self._shape / shape)
         distance = (apart**2 * _DISTANCE).sum(axis=1)
-        enough = np.array([self._ep[self._kernel == kernel].max() >= ep for kernel in self._kernel])
+        enough = self._reach >= ep
         usable = enough if enough.any() else np.ones(len(distance), dtype=bool)
         nearest = usable & (distance <= distance[usable].min() + 1e-12)
         gap = np.abs(apart[nearest]).max(axis=0)

@@ -61,7 +61,7 @@ def fastest(
 
 
 def _spread(counts: IntArray, which: IntArray) -> tuple[IntArray, IntArray]:
-    """All members of the groups ``which`` [n]: place in ``which`` and number of each; group g has ``counts[g]`` of them."""
+    """Place in ``which`` and number of each member of the groups ``which`` [n]; group g has ``counts[g]`` members."""
     many = counts[which]
     place = np.repeat(np.arange(len(which)), many)
     start = np.cumsum(many) - many

@@ -17,7 +17,6 @@ from afd_dse.operators.interpolation import CurveSet
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 from afd_dse.operators.speed_of_light import gemm_work, seconds
 from afd_dse.operators.store import load_table
-from afd_dse.rows import distinct_rows
 from afd_dse.spec.accelerator import Accelerator
 
 # Granularity of m at which kernels change their tile counts; the tables sample m = 16 j and 16 j + 1.
@@ -125,7 +124,7 @@ class GemmTable:
         return seconds(self.rates, self.dtype, work.flop, work.bytes) / efficiency
 
     def _corners(self, n: FloatArray, k: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Four cells around each (n, k) and their bilinear weights, [shapes, 4] each."""
+        """Four cells around each (n, k) and their bilinear weights, [q, 4] each."""
         axes = []
         for axis, value in ((self._n, n), (self._k, k)):
             left = np.clip(np.searchsorted(axis, value, side="right") - 1, 0, len(axis) - 1)
@@ -149,10 +148,9 @@ class GemmTable:
         """
         n_low, n_high, k_low, k_high = self.bounds
         inside_n, inside_k = np.clip(n, n_low, n_high), np.clip(k, k_low, k_high)
-        first, shape = distinct_rows([inside_n, inside_k])
-        cells, weights = self._corners(inside_n[first], inside_k[first])
-        row, corner = np.nonzero((weights > 0.0)[shape])
-        place, share, held_m = cells[shape[row], corner], weights[shape[row], corner], m[row]
+        cells, weights = self._corners(inside_n, inside_k)
+        row, corner = np.nonzero(weights > 0.0)
+        place, share, held_m = cells[row, corner], weights[row, corner], m[row]
         site = self._cell_site[place]
         held = np.minimum(held_m, self._highest[site])
         one = self._cell_seconds(place, held)

@@ -326,16 +326,16 @@ class MoeFamily:
         theirs = moe_work(table.dtype, **arguments, spread=spread)
         base = seconds(table.rates, table.dtype, theirs.flop, theirs.bytes)
         measured_as = BALANCED if distribution == UNIFORM else distribution
-        keys, which = distinct_keys(*shape, local_experts, gated)
+        keys, which = distinct_keys(*shape, local_experts, gated.astype(np.int64))
         plans = [table.plan(one[:5], one[5], measured_as, bool(one[6])) for one in keys]
         efficiency, exact = table.efficiency(plans, which, load)
         for number, plan in enumerate(plans):
             if not plan.known:
                 rows = np.flatnonzero(which == number)
                 efficiency[rows] = table.transferred(plan, load[rows], efficiency[rows], base[rows])
-        known = np.array([plan.known for plan in plans], dtype=bool)[which]
-        levels = provenance(source.own, exact & (distribution != UNIFORM))
-        levels = np.where(known, levels, provenance(False, exact))
+        own = np.array([source.own and plan.known for plan in plans], dtype=bool)[which]
+        exact = exact & (distribution != UNIFORM)
+        levels = np.where(own, provenance(True, exact), provenance(False, exact))
         if source.dtype == dtype and source.accelerator == self._accelerator.tables:
             return Latency(light / efficiency, levels)
         return Latency(rescaled(base / efficiency, base, light, table.floor_s), levels)

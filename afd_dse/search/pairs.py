@@ -28,8 +28,8 @@ COMBINATION_BLOCK = 2_000_000
 # Secant steps for a throttled batch, and the least slope of log λ over log B that they assume.
 THROTTLE_STEPS = 10
 LEAST_SLOPE = 0.05
-# A relative change of the batch that is none.
-CONVERGED = 1e-11
+# A relative change of the batch after which one more step, which is not checked, ends below rounding.
+CONVERGED = 1e-8
 # Rounds in which a pair is brought under a limit of requests in flight.
 CONCURRENCY_STEPS = 12
 # A pair found under one split of the latency limit may raise its batch by this factor at most.

@@ -169,7 +169,7 @@ def _admissible(
                 found = first_token(
                     scenario,
                     choices.prefill,
-                    choices.replicas.astype(np.float64),
+                    replicas,
                     utilization,
                     choices.transfer_s,
                     percentile,

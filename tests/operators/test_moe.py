@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from afd_dse.errors import InputError
 from afd_dse.operators.database import OperatorDatabase
 from afd_dse.operators.latency import Latency, Provenance
-from afd_dse.operators.moe import MoeTable, busiest_share, clean_rows, distinct, load_frame
+from afd_dse.operators.moe import MoeTable, busiest_share, clean_rows, load_frame
 from afd_dse.operators.speed_of_light import moe_work, seconds
 from afd_dse.spec.catalogue import load_accelerator
 
@@ -257,10 +257,3 @@ def test_more_bandwidth_is_never_slower(tokens: float, ep: int, faster: float) -
 def test_unknown_routing_is_refused(trtllm: OperatorDatabase) -> None:
     with pytest.raises(InputError, match=r"power_law_1\.01"):
         ask(trtllm, distribution="zipf")
-
-
-def test_distinct_rows_are_found_with_their_indices() -> None:
-    columns = (np.array([1.0, 2.0, 1.0, 1.0]), np.array([5.0, 5.0, 5.0, 6.0]))
-    found = {key: sorted(rows.tolist()) for rows, key in distinct(*columns)}
-    assert found == {(1.0, 5.0): [0, 2], (2.0, 5.0): [1], (1.0, 6.0): [3]}
-    assert distinct(np.empty(0)) == []
