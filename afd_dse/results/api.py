@@ -9,8 +9,6 @@ from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.resources import keep_freed_memory
 from afd_dse.results.breakdown import breakdown
-from afd_dse.results.confirm import confirm as confirmed
-from afd_dse.results.confirm import confirmations_asked, with_confirmations
 from afd_dse.results.deployment import Deployment, deployment_of
 from afd_dse.results.parse import candidates_of
 from afd_dse.results.result import Result, build_result
@@ -57,6 +55,10 @@ def optimize(
         progress=progress or (lambda mode, rows: None),
         processes=usable_processes() if processes is None else processes,
     )
+    # Here, since it loads the simulator, which estimates never need.
+    from afd_dse.results.confirm import confirm as confirmed
+    from afd_dse.results.confirm import confirmations_asked, with_confirmations
+
     most = confirmations_asked(job, confirm)
     if not most:
         return build_result(job, scenario, outcome)
