@@ -11,7 +11,7 @@ from afd_dse.architecture.model import ModelArchitecture, MoeFfn, Quantization
 from afd_dse.cost.expert_barrier import ExpertLoads
 from afd_dse.cost.imbalance import LengthMoments, kv_load_moments
 from afd_dse.network.tiers import Tiers
-from afd_dse.operators.database import OperatorDatabase
+from afd_dse.operators.database import OperatorDatabase, shared_database
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.operators.moe import UNIFORM
 from afd_dse.spec.accelerator import Accelerator
@@ -154,7 +154,7 @@ class Scenario:
     @cached_property
     def databases(self) -> tuple[OperatorDatabase, ...]:
         """The operator database of every pool; tables are read when first asked for."""
-        return tuple(OperatorDatabase(p.accelerator, self.framework.name, p.reference) for p in self.pools)
+        return tuple(shared_database(p.accelerator, self.framework.name, p.reference) for p in self.pools)
 
     @cached_property
     def shape_memory(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from afd_dse.operators.gemm import GemmFamily
 from afd_dse.operators.latency import FloatArray, Latency, Provenance
 from afd_dse.operators.moe import BALANCED, MoeFamily
 from afd_dse.operators.table_schema import FRAMEWORKS
+from afd_dse.resources import operator_db_root
 from afd_dse.rows import distinct_rows
 from afd_dse.spec.accelerator import Accelerator
 
@@ -339,3 +340,21 @@ class OperatorDatabase:
             low_latency=low_latency,
         )
         return _shaped(found, shape), covered.reshape(shape)
+
+
+# Databases that are in use, at most so many: each holds its tables as curves and surfaces.
+_MOST_SHARED = 16
+_shared: dict[tuple[str, ...], OperatorDatabase] = {}
+
+
+def shared_database(
+    accelerator: Accelerator, framework: str, reference: Accelerator | None = None
+) -> OperatorDatabase:
+    """The database of these arguments, the same one for all who ask: tables are read and prepared once a process."""
+    pair = (accelerator, reference or accelerator)
+    key = (str(operator_db_root()), framework, *(one.model_dump_json() for one in pair))
+    if key not in _shared:
+        if len(_shared) >= _MOST_SHARED:
+            _shared.clear()
+        _shared[key] = OperatorDatabase(accelerator, framework, reference)
+    return _shared[key]
