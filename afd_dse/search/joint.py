@@ -60,7 +60,7 @@ def search_joint(
     kept: list[Found] = []
     evaluated = 0
     for way in ways:
-        for found in _over_loads(scenario, expand(with_replicas(layouts, replicas), chunks, [way]), batch):
+        for found in over_loads(scenario, expand(with_replicas(layouts, replicas), chunks, [way]), batch):
             evaluated += len(found)
             progress(len(found))
             kept.append(keep(scenario, objective, found))
@@ -71,7 +71,7 @@ def search_joint(
     return Found.join([found, refined, fewer]), considered, evaluated
 
 
-def _over_loads(scenario: Scenario, active: Candidates, batch: FloatArray) -> Iterator[Found]:
+def over_loads(scenario: Scenario, active: Candidates, batch: FloatArray) -> Iterator[Found]:
     """Layouts that share GPUs in one way under ascending loads, each until a larger load cannot be feasible.
 
     And with as many replicas as the job's load needs, where that is fewer.

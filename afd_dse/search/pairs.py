@@ -43,7 +43,7 @@ BUSY_LINKS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class _Class:
+class Receivers:
     """Decode units that receive KV alike: GPUs that hold one request, their pool, and whether prefill is near."""
 
     receivers: int
@@ -52,7 +52,7 @@ class _Class:
 
 
 @dataclass(frozen=True, slots=True)
-class _Supply:
+class Supply:
     """The best prefill for every number of GPUs, columns [s].
 
     Admissible ``rate``, GPUs by pool, which unit and how many; ``transfer_s`` of one request over one of ``links``;
@@ -68,7 +68,7 @@ class _Supply:
     served_s: FloatArray
 
 
-def _repeat(units: FloatArray, rows: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
+def repeated(units: FloatArray, rows: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
     """Every row with 1, 2, … as many replicas as the cluster holds: rows and replicas."""
     sizes = units[rows]
     fits = (
@@ -79,20 +79,22 @@ def _repeat(units: FloatArray, rows: IntArray, counts: IntArray) -> tuple[IntArr
     return np.repeat(rows, number), np.concatenate(replicas) if replicas else np.zeros(0, dtype=np.int64)
 
 
-def _ports(c: Candidates, phase: str, rows: IntArray) -> IntArray:
+def ports(c: Candidates, phase: str, rows: IntArray) -> IntArray:
     """GPUs that hold one request's KV."""
     return (c.integer(f"{phase}_tp") * c.integer(f"{phase}_cp") * c.integer(f"{phase}_pp"))[rows]
 
 
-def _supply(scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limits, to: _Class) -> _Supply:
+def supply_by_size(
+    scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limits, to: Receivers
+) -> Supply:
     """Largest admissible request rate by prefill GPUs, for decode units of the class ``to``."""
     c = side.candidates
-    unit, replicas = _repeat(side.units.gpus_by_pool, useful, scenario.pool_counts)
+    unit, replicas = repeated(side.units.gpus_by_pool, useful, scenario.pool_counts)
     transfer = kv_transfer_seconds(
         scenario.tiers,
         from_pool=c.integer("prefill_attention_pool")[unit],
         to_pool=np.full(len(unit), to.pool),
-        senders=_ports(c, "prefill", unit),
+        senders=ports(c, "prefill", unit),
         receivers=np.full(len(unit), to.receivers),
         fits_domain=np.full(len(unit), to.inside),
         kv_bytes=np.full(len(unit), kv_bytes_of_request(scenario)),
@@ -113,7 +115,7 @@ def _supply(scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limi
         best = ok[non_dominated(np.column_stack([columns, links[ok] / transfer[ok]]))]
     else:
         best = ok[front(columns[:, 0], columns[:, 1]) if columns.shape[1] == 2 else non_dominated(columns)]
-    return _Supply(
+    return Supply(
         rate[best] * RATE_MARGIN,
         gpus[best],
         unit[best],
@@ -129,7 +131,7 @@ def _links_limit(busy: FloatArray) -> bool:
     return bool(len(busy)) and bool(busy.max() > BUSY_LINKS)
 
 
-def _useful_prefill(side: PrefillSide) -> IntArray:
+def useful_prefill(side: PrefillSide) -> IntArray:
     """Prefill units that fit into memory and that no unit of the same size, KV ports and attention ranks beats.
 
     A unit beats another that has no more capacity and serves no faster: neither a prompt alone, nor a full step, nor by
@@ -140,7 +142,7 @@ def _useful_prefill(side: PrefillSide) -> IntArray:
     rows = np.flatnonzero(u.memory_slack >= 0).astype(np.int64)
     if not len(rows):
         return rows
-    keys = [u.gpus_by_pool[rows], _ports(c, "prefill", rows), c.integer("prefill_dp")[rows]]
+    keys = [u.gpus_by_pool[rows], ports(c, "prefill", rows), c.integer("prefill_dp")[rows]]
     codes = _codes(np.column_stack([*keys, c.integer("prefill_attention_pool")[rows]]))
     p = u.prefill
     adds = (p.service_s - p.alone_s) / np.maximum(p.per_step - 1.0, 1.0)
@@ -155,7 +157,7 @@ def _codes(keys: FloatArray) -> IntArray:
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _decode_choices(
+def decode_choices(
     scenario: Scenario, side: DecodeSide, limit: Limits
 ) -> Iterator[tuple[IntArray, int, int]]:
     """Decode units worth combining, by class: rows, GPUs that receive one request's KV, and their pool."""
@@ -163,7 +165,7 @@ def _decode_choices(
     rows = np.flatnonzero((u.memory_slack >= 0) & (u.tpot_s <= limit.tpot_s))
     if not len(rows):
         return
-    receivers, pool = _ports(c, "decode", rows), c.integer("decode_attention_pool")[rows]
+    receivers, pool = ports(c, "decode", rows), c.integer("decode_attention_pool")[rows]
     keys = [u.gpus_by_pool[rows], receivers, pool]
     slowest = scenario.tiers.scale_out_bytes_per_s.min()
     per_link = kv_bytes_of_request(scenario) / slowest * u.requests_per_s[rows] / c.number("decode_dp")[rows]
@@ -184,19 +186,19 @@ def combine(
     objective: Objective,
 ) -> Found | None:
     """Pair prefill and decode units with integer replicas; returns evaluated pairs worth keeping."""
-    useful = _useful_prefill(prefill)
+    useful = useful_prefill(prefill)
     parts: list[tuple[Candidates, FloatArray]] = []
     for limit in limits_of(scenario):
-        for rows, receivers, pool in _decode_choices(scenario, decode, limit):
+        for rows, receivers, pool in decode_choices(scenario, decode, limit):
             for inside in (False, True):
-                to = _Class(receivers, pool, inside)
-                supply = _supply(scenario, prefill, useful, limit, to)
+                to = Receivers(receivers, pool, inside)
+                supply = supply_by_size(scenario, prefill, useful, limit, to)
                 if len(supply.rate):
                     parts.extend(_pairs(scenario, partition, prefill, decode, rows, supply, to, objective))
     if not parts:
         return None
     pairs = Candidates.concatenate([block for block, _ in parts])
-    candidates = _throttle(scenario, partition, pairs, np.concatenate([load for _, load in parts]))
+    candidates = throttled(scenario, partition, pairs, np.concatenate([load for _, load in parts]))
     found = Found(candidates, evaluate(scenario, candidates))
     if np.isfinite(scenario.workload.concurrency_limit):
         found = _within_concurrency(scenario, found)
@@ -212,8 +214,8 @@ def _pairs(
     prefill: PrefillSide,
     decode: DecodeSide,
     rows: IntArray,
-    supply: _Supply,
-    to: _Class,
+    supply: Supply,
+    to: Receivers,
     objective: Objective,
 ) -> Iterator[tuple[Candidates, FloatArray]]:
     """The front and the best of all combinations of decode rows × replicas × prefill supplies.
@@ -227,7 +229,7 @@ def _pairs(
     room = scenario.pool_counts - supply.gpus_by_pool
     for start in range(0, len(rows), per_block):
         d = rows[start : start + per_block]
-        each, most = _rates(scenario, decode, d, supply)
+        each, most = paired_rates(scenario, decode, d, supply)
         size = u.gpus_by_pool[d][:, None, :]
         fits = np.where(size > 0.0, room[None, :, :] / np.maximum(size, 1.0), np.inf).min(axis=2)
         fits = np.floor(fits + 1e-9)
@@ -245,7 +247,7 @@ def _pairs(
                 _leading(found, 128), _front_of_units(u.tpot_s[d], i, rates / sizes.sum(axis=1))
             )
             i, k, r = i[chosen], k[chosen], many[chosen].astype(np.int64)
-            pairs = _assemble(
+            pairs = assembled(
                 partition,
                 prefill.candidates.take(supply.unit[k]),
                 supply.replicas[k],
@@ -255,8 +257,8 @@ def _pairs(
             yield pairs, np.minimum(rates[chosen] / (u.requests_per_s[d[i]] * r), 1.0)
 
 
-def _rates(
-    scenario: Scenario, decode: DecodeSide, d: IntArray, supply: _Supply
+def paired_rates(
+    scenario: Scenario, decode: DecodeSide, d: IntArray, supply: Supply
 ) -> tuple[FloatArray, FloatArray]:
     """Requests/s that every replica of a decode row adds, and what a supply admits in all, [rows, supplies] each.
 
@@ -325,7 +327,7 @@ def _within_concurrency(scenario: Scenario, found: Found) -> Found:
     return found
 
 
-def _assemble(
+def assembled(
     partition: Partition,
     prefill: Candidates,
     prefill_replicas: IntArray,
@@ -345,7 +347,7 @@ def _assemble(
     )
 
 
-def _throttle(scenario: Scenario, partition: Partition, pairs: Candidates, load: FloatArray) -> Candidates:
+def throttled(scenario: Scenario, partition: Partition, pairs: Candidates, load: FloatArray) -> Candidates:
     """Lower the batch where only the share ``load`` of the decode rate is admitted.
 
     Solves λ(B) = B/(OSL·TPOT(B)) = load·λ(B_full) by secant steps in the logarithms, where the slope is at most 1.
@@ -401,7 +403,7 @@ def probes(
     fits = (p.gpus_by_pool[i] + d.gpus_by_pool[j] <= scenario.pool_counts).all(axis=1)
     i, j = i[fits], j[fits]
     ones = np.ones(len(i), dtype=np.int64)
-    return _assemble(partition, prefill.candidates.take(i), ones, decode.candidates.take(j), ones)
+    return assembled(partition, prefill.candidates.take(i), ones, decode.candidates.take(j), ones)
 
 
 def _extremes(keys: list[FloatArray], memory_slack: FloatArray, most: int) -> IntArray:

@@ -21,7 +21,7 @@ from afd_dse.search.space import Grid, Space, load_space, restricted
 from afd_dse.spec.cells import Partition, Phase
 
 Progress = Callable[[str, int], None]
-_NO_GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+NO_GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SearchOutcome:
     explanation: str
 
 
-class _Tables:
+class UnitTables:
     """Prefill and decode units by structure (one group or two), shared by the partitions that pair them."""
 
     def __init__(self, scenario: Scenario, space: Space, progress: Progress) -> None:
@@ -90,7 +90,7 @@ def search(
     seed: int = 0,
     trials: int | None = None,
     journal: str | None = None,
-    grids: Mapping[str, Mapping[str, Mapping[str, Any]]] = _NO_GRIDS,
+    grids: Mapping[str, Mapping[str, Mapping[str, Any]]] = NO_GRIDS,
     progress: Progress = lambda mode, rows: None,
 ) -> SearchOutcome:
     """Search every mode of ``modes`` in ``space``, or in what ``grids`` makes of it under the mode's name.
@@ -101,18 +101,18 @@ def search(
     """
     began = time.perf_counter()
     start = None if space.start is None else load_space(space.start)
-    plain = _Tables(scenario, space, progress)
-    plain_start = None if start is None else _Tables(scenario, start, progress)
+    plain = UnitTables(scenario, space, progress)
+    plain_start = None if start is None else UnitTables(scenario, start, progress)
     outcomes: list[ModeOutcome] = []
     for name, partition in modes:
         own = grids.get(name, {})
-        tables = plain if not own else _Tables(scenario, restricted(space, own, name), progress)
+        tables = plain if not own else UnitTables(scenario, restricted(space, own, name), progress)
         rows = size_of(scenario, tables.space, partition)
         if method == "optuna" or (method == "auto" and rows > space.exhaustive_rows):
             first = None
             if start is not None and plain_start is not None:
                 smaller = (
-                    plain_start if not own else _Tables(scenario, restricted(start, own, name), progress)
+                    plain_start if not own else UnitTables(scenario, restricted(start, own, name), progress)
                 )
                 first = _enumerated(scenario, smaller.space, name, partition, objective, smaller)
             outcome = _sampled(
@@ -143,7 +143,12 @@ def search(
 
 
 def _enumerated(
-    scenario: Scenario, space: Space, name: str, partition: Partition, objective: Objective, tables: _Tables
+    scenario: Scenario,
+    space: Space,
+    name: str,
+    partition: Partition,
+    objective: Objective,
+    tables: UnitTables,
 ) -> ModeOutcome:
     """One mode, exhaustively."""
     if partition.is_joint:
@@ -186,7 +191,7 @@ def _joint(
 
 
 def _paired(
-    scenario: Scenario, name: str, partition: Partition, objective: Objective, tables: _Tables
+    scenario: Scenario, name: str, partition: Partition, objective: Objective, tables: UnitTables
 ) -> ModeOutcome:
     prefill, decode = tables.prefill(partition), tables.decode(partition)
     if not len(prefill.candidates) or not len(decode.candidates):

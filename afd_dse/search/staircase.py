@@ -1,0 +1,134 @@
+"""The staircase of a job: for every number of GPUs the largest request rate within the SLO, and the deployment."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from afd_dse.cost.scenario import Scenario
+from afd_dse.operators.latency import IntArray
+from afd_dse.search.pool import Found, simplicity
+from afd_dse.search.run import NO_GRIDS, Progress, UnitTables, grid_of, pair_count, size_of
+from afd_dse.search.space import Space, load_space, restricted
+from afd_dse.search.stair_joint import joint_steps
+from afd_dse.search.stair_pairs import paired_steps
+from afd_dse.search.stair_steps import steps
+from afd_dse.spec.cells import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class ModeSteps:
+    """The staircase of one mode: ``found`` its steps, None where no deployment holds the limits.
+
+    ``considered`` is the size of its space, ``evaluated`` what was computed. ``space`` is the one that was searched,
+    None where it is too large to be enumerated, as is the one that it starts from.
+    """
+
+    name: str
+    partition: Partition
+    found: Found | None
+    considered: int
+    evaluated: int
+    space: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Staircase:
+    """The staircase of a job: its steps of all modes together, ascending in rate, and the mode of each by number."""
+
+    modes: list[ModeSteps]
+    found: Found | None
+    mode_of: IntArray
+    seconds: float
+    explanation: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether every mode was enumerated in the space that the job names."""
+        return all(mode.space is not None for mode in self.modes) and len({m.space for m in self.modes}) == 1
+
+
+def staircase(
+    scenario: Scenario,
+    space: Space,
+    modes: Sequence[tuple[str, Partition]],
+    *,
+    grids: Mapping[str, Mapping[str, Mapping[str, Any]]] = NO_GRIDS,
+    progress: Progress = lambda mode, rows: None,
+) -> Staircase:
+    """The staircase of ``modes`` in ``space``, or in what ``grids`` makes of it under the mode's name.
+
+    A mode that is too large to be enumerated is searched in the space that ``space`` starts from, and left out where
+    that is too large, too. Requests in flight are not limited: a closed loop has no rate of its own.
+    """
+    began = time.perf_counter()
+    spaces = [space] if space.start is None else [space, load_space(space.start)]
+    plain = {one.name: UnitTables(scenario, one, progress) for one in spaces}
+    found: list[ModeSteps] = []
+    for name, partition in modes:
+        own = grids.get(name, {})
+        entry = ModeSteps(name, partition, None, 0, 0, None)
+        for one in spaces:
+            where = restricted(one, own, name)
+            if size_of(scenario, where, partition) <= one.exhaustive_rows:
+                tables = UnitTables(scenario, where, progress) if own else plain[one.name]
+                entry = _mode(scenario, name, partition, one.name, tables)
+                break
+        found.append(entry)
+    rows, mode_of = _together(found)
+    seconds = time.perf_counter() - began
+    return Staircase(found, rows, mode_of, seconds, _explanation(found, space))
+
+
+def _mode(scenario: Scenario, name: str, partition: Partition, space: str, tables: UnitTables) -> ModeSteps:
+    if partition.is_joint:
+        grid = grid_of(tables.space, partition)
+        found, considered, evaluated = joint_steps(
+            scenario, partition, grid, lambda rows: tables.progress(name, rows)
+        )
+    else:
+        prefill, decode = tables.prefill(partition), tables.decode(partition)
+        if not len(prefill.candidates) or not len(decode.candidates):
+            return ModeSteps(name, partition, None, 0, 0, space)
+        found, evaluated = paired_steps(scenario, partition, prefill, decode)
+        evaluated += len(prefill.candidates) + decode.evaluated
+        considered = pair_count(scenario, prefill, decode)
+    if found is not None:
+        found = found.take(found.evaluation.feasible)
+        found = found.take(steps_of(found)) if len(found) else None
+    return ModeSteps(name, partition, found, considered, evaluated, space)
+
+
+def steps_of(found: Found) -> IntArray:
+    """Rows of the steps of ``found``, ascending in rate; of equal ones that with the lower TTFT, then the simpler."""
+    metrics = found.evaluation.metrics
+    order = np.lexsort((simplicity(found.candidates), np.round(metrics["ttft_s"], 9)))
+    rate = metrics["requests_per_s"][order]
+    rows = order[steps(np.round(found.evaluation.gpus_by_pool[order]), rate)]
+    result: IntArray = rows[np.argsort(metrics["requests_per_s"][rows], kind="stable")].astype(np.int64)
+    return result
+
+
+def _together(modes: Sequence[ModeSteps]) -> tuple[Found | None, IntArray]:
+    parts = [(number, mode.found) for number, mode in enumerate(modes) if mode.found is not None]
+    if not parts:
+        return None, np.zeros(0, dtype=np.int64)
+    joined = Found.join([found for _, found in parts])
+    mode_of = np.repeat([number for number, _ in parts], [len(found) for _, found in parts])
+    rows = steps_of(joined)
+    return joined.take(rows), mode_of[rows].astype(np.int64)
+
+
+def _explanation(modes: Sequence[ModeSteps], space: Space) -> str:
+    considered = sum(mode.considered for mode in modes)
+    smaller = [mode.name for mode in modes if mode.space not in (None, space.name)]
+    without = [mode.name for mode in modes if mode.space is None]
+    exact = len(modes) - len(smaller) - len(without)
+    text = f"space '{space.name}', exact over {considered:.3g} deployments in {exact} of {len(modes)} modes"
+    if smaller:
+        text += f"; only in the smaller space '{space.start}': {', '.join(smaller)}"
+    if without:
+        text += f"; too large to enumerate and left out: {', '.join(without)}"
+    return text
