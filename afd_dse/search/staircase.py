@@ -1,6 +1,5 @@
 """The staircase of a job: for every number of GPUs the largest request rate within the SLO, and the deployment."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,13 +40,13 @@ class Staircase:
     modes: list[ModeSteps]
     found: Found | None
     mode_of: IntArray
-    seconds: float
+    space: str
     explanation: str
 
     @property
     def exact(self) -> bool:
-        """Whether every mode was enumerated in the space that the job names."""
-        return all(mode.space is not None for mode in self.modes) and len({m.space for m in self.modes}) == 1
+        """Whether every mode was enumerated in the space that was asked for."""
+        return all(mode.space == self.space for mode in self.modes)
 
 
 def staircase(
@@ -63,7 +62,6 @@ def staircase(
     A mode that is too large to be enumerated is searched in the space that ``space`` starts from, and left out where
     that is too large, too. Requests in flight are not limited: a closed loop has no rate of its own.
     """
-    began = time.perf_counter()
     spaces = [space] if space.start is None else [space, load_space(space.start)]
     plain = {one.name: UnitTables(scenario, one, progress) for one in spaces}
     found: list[ModeSteps] = []
@@ -78,8 +76,7 @@ def staircase(
                 break
         found.append(entry)
     rows, mode_of = _together(found)
-    seconds = time.perf_counter() - began
-    return Staircase(found, rows, mode_of, seconds, _explanation(found, space))
+    return Staircase(found, rows, mode_of, space.name, _explanation(found, space))
 
 
 def _mode(scenario: Scenario, name: str, partition: Partition, space: str, tables: UnitTables) -> ModeSteps:
