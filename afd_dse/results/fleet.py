@@ -23,10 +23,13 @@ from afd_dse.spec.cells import parse_partition
 from afd_dse.spec.fleet import FleetFile, FleetModel
 from afd_dse.spec.job import Job
 
+STEP = "step"
+"""Column that tells which rows are steps among all modes."""
+
 
 @dataclass(frozen=True)
 class Stairs:
-    """What is known of one model on the whole cluster: ``table`` has one row a step, ascending in rate.
+    """What is known of one model on the whole cluster: ``table`` has one row a step of any mode.
 
     ``facts``: modes with partition, size of their space and what was evaluated; explanation; seconds; and, where there
     is no step, the nearest miss.
@@ -34,6 +37,13 @@ class Stairs:
 
     table: pd.DataFrame
     facts: Mapping[str, Any]
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """The steps among all modes, ascending in rate."""
+        if not len(self.table):
+            return self.table
+        return self.table[self.table[STEP]].sort_values("requests_per_s", ignore_index=True)
 
 
 @dataclass(frozen=True)
@@ -96,8 +106,8 @@ def fleet_document(file: FleetFile, stairs: Sequence[Stairs]) -> dict[str, Any]:
 def _asked(file: FleetFile, stairs: Sequence[Stairs]) -> _Asked:
     pools = file.cluster.pools
     counts = np.array([pool.count for pool in pools], dtype=np.float64)
-    sizes = [len(one.table) for one in stairs]
-    filled = [one.table for one in stairs if len(one.table)]
+    sizes = [len(one.steps) for one in stairs]
+    filled = [one.steps for one in stairs if len(one.table)]
 
     def column(name: str) -> FloatArray:
         parts = [table[name].to_numpy(np.float64) for table in filled]
@@ -139,7 +149,7 @@ def _model(asked: _Asked, number: int, split: Split | None) -> dict[str, Any]:
     gpus = asked.choices.gpus[choice] if served else np.zeros(len(pools))
     by_pool = {pool.name: round(float(count)) for pool, count in zip(pools, gpus, strict=True)}
     deployment = (
-        deployment_at(asked.file.job(entry), stairs.table, int(asked.row[choice])) if served else None
+        deployment_at(asked.file.job(entry), stairs.steps, int(asked.row[choice])) if served else None
     )
     wanted = entry.demand.requests_per_s if entry.demand else None
     return {
@@ -178,7 +188,7 @@ def _alone(asked: _Asked, number: int) -> dict[str, Any]:
 def _steps(asked: _Asked, number: int) -> list[dict[str, Any]]:
     pools = [pool.name for pool in asked.file.cluster.pools]
     names = ["requests_per_s", "tokens_per_s", "mode", "label"]
-    table = asked.stairs[number].table
+    table = asked.stairs[number].steps
     if not len(table):
         return []
     counts = table[[f"{GPUS_OF}{name}" for name in pools]].to_numpy()
@@ -217,7 +227,7 @@ def _why_not(asked: _Asked, models: Sequence[Mapping[str, Any]], grown: float | 
 
 def _explanation(file: FleetFile, stairs: Sequence[Stairs], gap: float) -> str:
     """What of the answer is exact, and what is not."""
-    steps = sum(len(one.table) for one in stairs)
+    steps = sum(len(one.steps) for one in stairs)
     proof = "proved optimal" if gap == 0.0 else f"within {percent(gap)} of the optimum"
     exact = [one for one in stairs if one.facts["exact"]]
     considered = sum(mode["considered"] for one in stairs for mode in one.facts["modes"])
@@ -288,7 +298,7 @@ def model_result(file: FleetFile, number: int, stairs: Stairs, document: Mapping
                 mode["considered"],
                 mode["evaluated"],
                 "exhaustive",
-                "" if found is not None else "never the best mode for any number of GPUs in this share",
+                "" if found is not None else "no deployment in this share holds the limits",
             )
         )
     text = (

@@ -35,11 +35,16 @@ class ModeSteps:
 
 @dataclass(frozen=True, slots=True)
 class Staircase:
-    """The staircase of a job: its steps of all modes together, ascending in rate, and the mode of each by number."""
+    """The staircase of a job.
+
+    ``found`` holds the steps of every mode, one mode after the other (None where there are none), ``mode_of`` their
+    modes by number; ``steps`` are the rows of those that count among all modes, ascending in rate.
+    """
 
     modes: list[ModeSteps]
     found: Found | None
     mode_of: IntArray
+    steps: IntArray
     space: str
     explanation: str
 
@@ -75,8 +80,11 @@ def staircase(
                 entry = _mode(scenario, name, partition, one.name, tables)
                 break
         found.append(entry)
-    rows, mode_of = _together(found)
-    return Staircase(found, rows, mode_of, space.name, _explanation(found, space))
+    parts = [(number, mode.found) for number, mode in enumerate(found) if mode.found is not None]
+    joined = Found.join([part for _, part in parts]) if parts else None
+    mode_of = np.repeat([number for number, _ in parts], [len(part) for _, part in parts]).astype(np.int64)
+    rows = np.zeros(0, dtype=np.int64) if joined is None else steps_of(joined)
+    return Staircase(found, joined, mode_of, rows, space.name, _explanation(found, space))
 
 
 def _mode(scenario: Scenario, name: str, partition: Partition, space: str, tables: UnitTables) -> ModeSteps:
@@ -106,16 +114,6 @@ def steps_of(found: Found) -> IntArray:
     rows = order[steps(np.round(found.evaluation.gpus_by_pool[order]), rate)]
     result: IntArray = rows[np.argsort(metrics["requests_per_s"][rows], kind="stable")].astype(np.int64)
     return result
-
-
-def _together(modes: Sequence[ModeSteps]) -> tuple[Found | None, IntArray]:
-    parts = [(number, mode.found) for number, mode in enumerate(modes) if mode.found is not None]
-    if not parts:
-        return None, np.zeros(0, dtype=np.int64)
-    joined = Found.join([found for _, found in parts])
-    mode_of = np.repeat([number for number, _ in parts], [len(found) for _, found in parts])
-    rows = steps_of(joined)
-    return joined.take(rows), mode_of[rows].astype(np.int64)
 
 
 def _explanation(modes: Sequence[ModeSteps], space: Space) -> str:

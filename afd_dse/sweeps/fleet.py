@@ -18,10 +18,10 @@ from afd_dse.errors import InputError
 from afd_dse.resources import keep_freed_memory
 from afd_dse.results.api import optimize
 from afd_dse.results.files import check_folder, write_files
-from afd_dse.results.fleet import Stairs, fleet_document, model_result, nearest_miss
+from afd_dse.results.fleet import STEP, Stairs, fleet_document, model_result, nearest_miss
 from afd_dse.results.result import Result, model_facts
 from afd_dse.results.table import candidate_table
-from afd_dse.search.pool import pareto_rows
+from afd_dse.search.pool import pareto_rows, ranking
 from afd_dse.search.run import Progress
 from afd_dse.search.space import load_space
 from afd_dse.search.staircase import staircase
@@ -127,8 +127,9 @@ def _searched(job: Job, scenario: Scenario, progress: Progress) -> Stairs:
     table = pd.DataFrame()
     if stairs.found is not None:
         names = [stairs.modes[number].name for number in stairs.mode_of]
-        ranked = np.arange(len(stairs.found))[::-1]
+        ranked = ranking(scenario, job.search.objective, stairs.found)
         table = candidate_table(scenario, stairs.found, names, ranked, pareto_rows(stairs.found))
+        table[STEP] = np.isin(np.arange(len(table)), stairs.steps)
     miss = None if stairs.found is not None else nearest_miss(optimize(job, progress=progress, confirm=0))
     facts = {
         "model": model_facts(scenario),

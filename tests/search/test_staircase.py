@@ -121,9 +121,13 @@ def test_all_modes_together_have_the_best_step_of_any() -> None:
     for alone in together.modes:
         if alone.found is not None:
             m = alone.found.evaluation
-            assert reaches(together.found, m.gpus_by_pool, m.metrics["requests_per_s"])
+            assert together.found is not None
+            steps_alone = together.found.take(together.steps)
+            assert reaches(steps_alone, m.gpus_by_pool, m.metrics["requests_per_s"])
     assert together.found is not None
     assert set(together.mode_of) <= set(range(len(modes)))
+    rate = together.found.evaluation.metrics["requests_per_s"][together.steps]
+    assert (np.diff(rate) > 0.0).all()
 
 
 def test_what_cannot_be_enumerated_is_searched_in_the_smaller_space_or_left_out_and_told() -> None:
