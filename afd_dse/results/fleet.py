@@ -11,14 +11,15 @@ import afd_dse
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.planning.split import NOTHING, Choices, Cluster, Split, fewest, growth, weighted
+from afd_dse.results.datatypes import narrowed
 from afd_dse.results.deployment import Deployment
 from afd_dse.results.result import Result, build_result
 from afd_dse.results.stored import deployment_at, found_of
-from afd_dse.results.table import GPUS_OF
+from afd_dse.results.table import GPUS_OF, TYPE_COLUMNS
 from afd_dse.results.words import count, number, percent
 from afd_dse.search.pool import Found, ranking
 from afd_dse.search.run import ModeOutcome, SearchOutcome
-from afd_dse.search.stair_steps import largest_of_each
+from afd_dse.search.stair_steps import largest_of_each, steps
 from afd_dse.spec.cells import parse_partition
 from afd_dse.spec.fleet import FleetFile, FleetModel
 from afd_dse.spec.job import Job
@@ -60,6 +61,16 @@ class _Asked:
     @property
     def all_have_demand(self) -> bool:
         return bool((self.demand > 0.0).all())
+
+
+def with_steps(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of candidates with the column :data:`STEP`; of equal ones that with the lower TTFT, then the first."""
+    gpus = table[[name for name in table.columns if name.startswith(GPUS_OF)]].to_numpy(np.float64)
+    order = np.argsort(np.round(table["ttft_ms"].to_numpy(np.float64), 6), kind="stable")
+    rate = table["requests_per_s"].to_numpy(np.float64)
+    marked = np.zeros(len(table), dtype=bool)
+    marked[order[steps(gpus[order], rate[order])]] = True
+    return table.assign(**{STEP: marked})
 
 
 def fleet_document(file: FleetFile, stairs: Sequence[Stairs]) -> dict[str, Any]:
@@ -152,9 +163,14 @@ def _model(asked: _Asked, number: int, split: Split | None) -> dict[str, Any]:
         deployment_at(asked.file.job(entry), stairs.steps, int(asked.row[choice])) if served else None
     )
     wanted = entry.demand.requests_per_s if entry.demand else None
+    facts = dict(stairs.facts["model"])
+    job = None
+    if deployment is not None:
+        facts["quantization"] = deployment["quantization"]
+        job = narrowed(share_job(asked.file, entry, by_pool), deployment).model_dump(mode="json")
     return {
         "name": entry.name,
-        "model": stairs.facts["model"],
+        "model": facts,
         "demand": None if entry.demand is None else entry.demand.model_dump(),
         "weight": entry.weight,
         "gpus": sum(by_pool.values()),
@@ -162,7 +178,7 @@ def _model(asked: _Asked, number: int, split: Split | None) -> dict[str, Any]:
         "usd_per_hour": float(gpus @ asked.cluster.usd_per_gpu_hour),
         "load": None if wanted is None or deployment is None else wanted / deployment["requests_per_s"],
         "deployment": deployment,
-        "job": None if not served else share_job(asked.file, entry, by_pool).model_dump(mode="json"),
+        "job": job,
         "alone": _alone(asked, number),
         "nearest_miss": stairs.facts["nearest_miss"],
         "steps": _steps(asked, number),
@@ -219,7 +235,10 @@ def _why_not(asked: _Asked, models: Sequence[Mapping[str, Any]], grown: float | 
         return "no deployment of any model meets its SLO"
     least = sum(model["alone"]["fewest_gpus"] for model in models if model["demand"])
     each = ", ".join(f"{m['name']} {m['alone']['fewest_gpus']}" for m in models if m["demand"])
-    together = f"the demands need at least {least} GPUs ({each}), the cluster has {asked.file.cluster.gpus}"
+    have = asked.file.cluster.gpus
+    together = f"the demands need at least {least} GPUs ({each}), the cluster has {have}"
+    if least <= have:
+        together = f"the demands fit into the pools each alone, with at least {least} GPUs ({each}), but not together"
     if grown:
         together += f"; shared at best, it serves {percent(grown)} of every demand"
     return together
@@ -227,13 +246,11 @@ def _why_not(asked: _Asked, models: Sequence[Mapping[str, Any]], grown: float | 
 
 def _explanation(file: FleetFile, stairs: Sequence[Stairs], gap: float) -> str:
     """What of the answer is exact, and what is not."""
-    steps = sum(len(one.steps) for one in stairs)
+    number_of = sum(len(one.steps) for one in stairs)
     proof = "proved optimal" if gap == 0.0 else f"within {percent(gap)} of the optimum"
     exact = [one for one in stairs if one.facts["exact"]]
     considered = sum(mode["considered"] for one in stairs for mode in one.facts["modes"])
-    text = (
-        f"split {proof} over {steps:,} steps, the best deployment of every model for every number of GPUs; "
-    )
+    text = f"split {proof} over {number_of:,} steps, the best deployment of every model for every number of GPUs; "
     if len(exact) == len(stairs):
         text += f"these are exact over {count(considered)} deployments"
     else:
@@ -278,9 +295,11 @@ def model_result(file: FleetFile, number: int, stairs: Stairs, document: Mapping
     if model["deployment"] is None:
         return None
     share: dict[str, int] = model["gpus_by_pool"]
-    job = share_job(file, file.models[number], share)
+    job = narrowed(share_job(file, file.models[number], share), model["deployment"])
     scenario = scenario_from_job(job)
     fits = np.ones(len(stairs.table), dtype=bool)
+    for role, column in TYPE_COLUMNS.items():
+        fits &= (stairs.table[column] == model["deployment"]["quantization"][role]).to_numpy()
     for pool in file.cluster.pools:
         fits &= stairs.table[f"{GPUS_OF}{pool.name}"].to_numpy() <= share[pool.name]
     table = stairs.table[fits]

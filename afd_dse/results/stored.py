@@ -9,7 +9,9 @@ from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
+from afd_dse.results.datatypes import labelled, narrowed
 from afd_dse.results.deployment import Deployment, deployment_of
+from afd_dse.results.table import TYPE_COLUMNS
 from afd_dse.search.pool import Found
 from afd_dse.spec.cells import parse_partition, partition_index
 from afd_dse.spec.job import Job
@@ -22,9 +24,11 @@ def deployment_at(job: Job, candidates: pd.DataFrame, row: int) -> Deployment:
 
     Raises :class:`InputError` where the table lacks the columns of a layout.
     """
-    scenario = scenario_from_job(job)
     one = candidates.iloc[[row]]
-    return deployment_of(scenario, found_of(scenario, one), 0, str(one["mode"].iloc[0]), job.search.objective)
+    given = {role: one[column].iloc[0] for role, column in TYPE_COLUMNS.items() if column in one}
+    scenario = scenario_from_job(narrowed(job, {"quantization": given}))
+    mode = str(one["mode"].iloc[0])
+    return labelled(deployment_of(scenario, found_of(scenario, one), 0, mode, job.search.objective), job)
 
 
 def found_of(scenario: Scenario, table: pd.DataFrame) -> Found:

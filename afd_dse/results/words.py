@@ -1,6 +1,7 @@
 """Numbers for people: as many digits as say something, no exponents. For text only, never for what is computed with."""
 
 import math
+from collections.abc import Mapping
 
 
 def number(value: float | None) -> str:
@@ -54,6 +55,14 @@ def parameters(value: float) -> str:
 def constraint(name: str) -> str:
     """A constraint as text has it."""
     return "GPUs" if name == "gpus" else name
+
+
+_ROLES = {"gemm": "GEMM", "moe": "experts", "attention": "attention", "kv_cache": "KV"}
+
+
+def types_words(types: Mapping[str, str | None]) -> str:
+    """Data types by role: ``GEMM nvfp4, KV fp8``."""
+    return ", ".join(f"{_ROLES[role]} {dtype}" for role, dtype in types.items())
 
 
 def moment(hours: float) -> str:

@@ -3,28 +3,27 @@
 import io
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from afd_dse.cost.from_job import scenario_from_job
-from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError
 from afd_dse.resources import keep_freed_memory
 from afd_dse.results.api import optimize
+from afd_dse.results.datatypes import Combination, combinations, suffix
 from afd_dse.results.files import check_folder, write_files
-from afd_dse.results.fleet import STEP, Stairs, fleet_document, model_result, nearest_miss
+from afd_dse.results.fleet import Stairs, fleet_document, model_result, nearest_miss, with_steps
 from afd_dse.results.result import Result, model_facts
 from afd_dse.results.table import candidate_table
+from afd_dse.results.words import types_words
 from afd_dse.search.pool import pareto_rows, ranking
 from afd_dse.search.run import Progress
 from afd_dse.search.space import load_space
-from afd_dse.search.staircase import staircase
+from afd_dse.search.staircase import Staircase, staircase
 from afd_dse.spec.cells import parse_partition
 from afd_dse.spec.fleet import FleetFile, load_fleet
 from afd_dse.spec.job import Job, job_warnings
@@ -66,7 +65,7 @@ def fleet(
     ``feasible`` False and the reason.
     """
     file = source if isinstance(source, FleetFile) else load_fleet(source)
-    scenarios = _scenarios(file)
+    asked = _combinations(file)
     folder = None if out is None else Path(out).expanduser() / KEPT
     if folder is not None:
         check_folder(folder)
@@ -74,13 +73,13 @@ def fleet(
     tell = progress or (lambda mode, rows: None)
     found: list[Stairs] = []
     reused = 0
-    for entry, scenario in zip(file.models, scenarios, strict=True):
+    for entry, types in zip(file.models, asked, strict=True):
         job = file.job(entry)
         at = address(job)
         known = None if folder is None else _read(folder, at)
         reused += known is not None
         if known is None:
-            known = _searched(job, scenario, partial(_named, tell, entry.name))
+            known = _searched(job, types, partial(_named, tell, entry.name))
             if folder is not None:
                 _write(folder, at, known)
         found.append(replace(known, facts={**known.facts, "warnings": job_warnings(job)}))
@@ -97,12 +96,12 @@ def _named(tell: Progress, name: str, mode: str, rows: int) -> None:
     tell(f"{name}: {mode}", rows)
 
 
-def _scenarios(file: FleetFile) -> list[Scenario]:
-    """The scenarios of all models. Raises :class:`InputError` with the problems of all that have none."""
-    scenarios, problems = [], []
+def _combinations(file: FleetFile) -> list[list[Combination]]:
+    """The combinations of data types of all models. Raises :class:`InputError` with the problems of all of them."""
+    found, problems = [], []
     for number, entry in enumerate(file.models):
         try:
-            scenarios.append(scenario_from_job(file.job(entry)))
+            found.append(combinations(file.job(entry)))
         except InputError as error:
             for problem in error.problems:
                 own = problem.field.startswith(_OWN)
@@ -111,12 +110,47 @@ def _scenarios(file: FleetFile) -> list[Scenario]:
                 )
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
-    return scenarios
+    return found
 
 
-def _searched(job: Job, scenario: Scenario, progress: Progress) -> Stairs:
-    asked = job.search
+def _searched(job: Job, types: Sequence[Combination], progress: Progress) -> Stairs:
+    """The staircase of one model over all combinations of its data types."""
     began = time.monotonic()
+    parts = [(one, *_steps_of(one, progress)) for one in types if one.scenario is not None]
+    tables = [
+        table.assign(label=table["label"] + suffix(one.types)) if one.types else table
+        for one, table, _ in parts
+        if len(table)
+    ]
+    table = with_steps(pd.concat(tables, ignore_index=True)) if tables else pd.DataFrame()
+    miss = None if tables else nearest_miss(optimize(job, progress=progress, confirm=0))
+    scenario = parts[0][0].scenario
+    assert scenario is not None
+    named = [(f"{types_words(one.types)}: " if one.types else "", stairs) for one, _, stairs in parts]
+    left_out = [f"{types_words(one.types)} left out: {one.reason}" for one in types if one.scenario is None]
+    facts = {
+        "model": model_facts(scenario),
+        "modes": [
+            {
+                "name": name,
+                "partition": partition.text,
+                "considered": sum(stairs.modes[number].considered for _, _, stairs in parts),
+                "evaluated": sum(stairs.modes[number].evaluated for _, _, stairs in parts),
+            }
+            for number, (name, partition) in enumerate((m.name, m.partition) for m in parts[0][2].modes)
+        ],
+        "exact": all(stairs.exact for _, _, stairs in parts),
+        "explanation": "; ".join([*(f"{words}{stairs.explanation}" for words, stairs in named), *left_out]),
+        "seconds": time.monotonic() - began,
+        "nearest_miss": miss,
+    }
+    return Stairs(table, facts)
+
+
+def _steps_of(one: Combination, progress: Progress) -> tuple[pd.DataFrame, Staircase]:
+    """The steps of all modes with one combination of data types, as a table of candidates."""
+    asked, scenario = one.job.search, one.scenario
+    assert scenario is not None
     stairs = staircase(
         scenario,
         load_space(asked.space_path),
@@ -124,31 +158,11 @@ def _searched(job: Job, scenario: Scenario, progress: Progress) -> Stairs:
         grids={name: grids_of(name) for name, _ in asked.partitions},
         progress=progress,
     )
-    table = pd.DataFrame()
-    if stairs.found is not None:
-        names = [stairs.modes[number].name for number in stairs.mode_of]
-        ranked = ranking(scenario, job.search.objective, stairs.found)
-        table = candidate_table(scenario, stairs.found, names, ranked, pareto_rows(stairs.found))
-        table[STEP] = np.isin(np.arange(len(table)), stairs.steps)
-    miss = None if stairs.found is not None else nearest_miss(optimize(job, progress=progress, confirm=0))
-    facts = {
-        "model": model_facts(scenario),
-        "modes": [
-            {
-                "name": mode.name,
-                "partition": mode.partition.text,
-                "considered": mode.considered,
-                "evaluated": mode.evaluated,
-                "space": mode.space,
-            }
-            for mode in stairs.modes
-        ],
-        "exact": stairs.exact,
-        "explanation": stairs.explanation,
-        "seconds": time.monotonic() - began,
-        "nearest_miss": miss,
-    }
-    return Stairs(table, facts)
+    if stairs.found is None:
+        return pd.DataFrame(), stairs
+    names = [stairs.modes[number].name for number in stairs.mode_of]
+    ranked = ranking(scenario, asked.objective, stairs.found)
+    return candidate_table(scenario, stairs.found, names, ranked, pareto_rows(stairs.found)), stairs
 
 
 def _read(folder: Path, at: str) -> Stairs | None:
