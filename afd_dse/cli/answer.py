@@ -1,6 +1,7 @@
 """What ``optimize`` prints: the job, the modes side by side, the recommended deployment, what to do next."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from afd_dse.cli.cards import INDENT, console, deployment_card, facts, heading, paragraph, plain_table
 from afd_dse.results.asked import pools_text, slo_text, workload_text
+from afd_dse.results.datatypes import plain_label
 from afd_dse.results.words import constraint, count, number, parameters, percent
 
 _OBJECTIVES = {
@@ -136,14 +138,12 @@ def _print_types(out: Console, document: Mapping[str, Any]) -> None:
             continue
         names = ("tokens_per_s_per_gpu", "tokens_per_s_per_user", "usd_per_mtok")
         numbers = [number(d[name]) for name in names]
-        table.add_row(row["words"], d["mode"], d["label"].partition(" · ")[0], f"{d['gpus']}", *numbers)
+        table.add_row(row["words"], d["mode"], plain_label(d), f"{d['gpus']}", *numbers)
     out.print(Padding(table, (0, 0, 0, INDENT)))
-    by_reason: dict[str, list[str]] = {}
-    for row in document["data_types"]:
-        if row["status"] == "left_out":
-            by_reason.setdefault(row["reason"], []).append(row["words"])
-    for reason, words in by_reason.items():
-        paragraph(out, Text(f"left out: {'; '.join(words)}: {reason}", "dim"))
+    left_out = Counter(row["reason"] for row in document["data_types"] if row["status"] == "left_out")
+    for reason, rows in left_out.items():
+        words = "1 combination is" if rows == 1 else f"{rows} combinations are"
+        paragraph(out, Text(f"{words} left out: {reason}", "dim"))
 
 
 def _print_misses(out: Console, document: Mapping[str, Any]) -> None:

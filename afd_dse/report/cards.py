@@ -32,6 +32,7 @@ from afd_dse.report.figures import (
 from afd_dse.report.figures.sensitivity import NOT_FEASIBLE, change_words
 from afd_dse.report.figures.theme import TRUST_COLOURS, mode_styles
 from afd_dse.report.metrics import METRICS, OBJECTIVES, X_AXES, Y_AXES
+from afd_dse.results.datatypes import plain_label
 from afd_dse.results.what_if import FIXED_LOAD
 from afd_dse.results.words import constraint, count, number, parameters, percent
 
@@ -422,15 +423,15 @@ def types_card(document: Mapping[str, Any], _: pd.DataFrame) -> Card:
     for row in rows:
         d = row["best"]
         shown = (
-            (d["mode"], d["label"], f"{d['gpus']}", *(number(d[name]) for name in names)) if d else [""] * 5
+            (d["mode"], plain_label(d), f"{d['gpus']}", *(number(d[name]) for name in names))
+            if d
+            else [""] * 5
         )
         texts = (row["words"], *shown, row["reason"] or "")
         cells.append(tuple(Cell(text, number=2 < place < 6) for place, text in enumerate(texts)))
     best = document["best"]
-    strong = frozenset(
-        i for i, row in enumerate(rows) if best and row["best"] and row["best"]["label"] == best["label"]
-    )
     dim = frozenset(i for i, row in enumerate(rows) if not row["best"])
+    strong = frozenset(i for i, row in enumerate(rows) if i not in dim and row["best"] == best)
     lead = "The best deployment of each combination. What quantisation does to the model's answers is not judged here."
     return Card("types", "Data types", lead, table=Table("Data types", head, tuple(cells), strong, dim))
 

@@ -10,11 +10,12 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
 from afd_dse.operators.borrowing import measured_under
 from afd_dse.results.deployment import types_of
-from afd_dse.results.words import types_words
+from afd_dse.results.words import types_short, types_words
 from afd_dse.spec.job import Job
 from afd_dse.spec.suggest import choose
 
 _KERNELS = {"gemm": ("gemm", "gemm_dtype"), "moe": ("moe", "moe_dtype")}
+_BETWEEN = " · "  # label and types
 _ATTENTION = ("context_attention", "attention_dtype")
 
 
@@ -114,7 +115,12 @@ def narrowed(job: Job, deployment: Mapping[str, Any]) -> Job:
 
 def suffix(types: Mapping[str, str | None]) -> str:
     """What stands behind the label of a deployment found with one of several combinations of types."""
-    return f" · {types_words(types)}"
+    return f"{_BETWEEN}{types_short(types)}"
+
+
+def plain_label(deployment: Mapping[str, Any]) -> str:
+    """The label of a deployment without its types."""
+    return str(deployment["label"]).partition(_BETWEEN)[0]
 
 
 def labelled(deployment: dict[str, Any], job: Job) -> dict[str, Any]:

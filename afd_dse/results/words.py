@@ -65,6 +65,13 @@ def types_words(types: Mapping[str, str | None]) -> str:
     return ", ".join(f"{_ROLES[role]} {dtype}" for role, dtype in types.items())
 
 
+def types_short(types: Mapping[str, str | None]) -> str:
+    """The same, as labels have it: ``nvfp4, KV fp8`` where GEMMs and experts are alike."""
+    alike = "moe" in types and types.get("gemm") == types["moe"]
+    rest = {role: dtype for role, dtype in types.items() if not (alike and role in ("gemm", "moe"))}
+    return ", ".join([*([str(types["moe"])] if alike else []), *([types_words(rest)] if rest else [])])
+
+
 def moment(hours: float) -> str:
     """A time of a plan: ``day 3, 14:00``; ``hours`` since its start."""
     minutes = round(hours * 60.0)
