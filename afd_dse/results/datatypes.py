@@ -52,20 +52,20 @@ def combinations(job: Job) -> list[Combination]:
             )
             found.append(Combination(one, asked, None, why))
             continue
-        why_not = next(_not_run(scenario, asked), None)
+        unknown = list(_not_run(scenario, asked))
+        problems += unknown
+        why_not = unknown[0].message if unknown else None
         key = tuple(dtype for role, dtype in types_of(scenario).items() if role != "moe" or scenario.moe)
         if why_not is None and key in seen:
             why_not = f"the same as {seen[key]}: the model has no routed experts"
-        if why_not is not None:
-            problems.append(Problem("quantization", dict(asked), why_not, "list another type"))
         seen.setdefault(key, types_words(asked))
         found.append(Combination(one, asked, scenario if why_not is None else None, why_not))
     if not any(entry.scenario for entry in found):
-        raise InputError(list(dict.fromkeys(problems)))
+        raise InputError(list({str(problem): problem for problem in problems}.values()))
     return found
 
 
-def _not_run(scenario: Scenario, asked: Mapping[str, str | None]) -> Iterator[str]:
+def _not_run(scenario: Scenario, asked: Mapping[str, str | None]) -> Iterator[Problem]:
     """Of the roles with a choice those in whose type no kernel of the framework was ever measured."""
     framework = scenario.framework.name
     kernels = dict(_KERNELS)
@@ -75,9 +75,12 @@ def _not_run(scenario: Scenario, asked: Mapping[str, str | None]) -> Iterator[st
         if role not in kernels or dtype is None or (role == "moe" and scenario.moe is None):
             continue
         if not measured_under(framework, *kernels[role], dtype):
-            yield (
-                f"no {role} kernel of {framework} was measured in {dtype} on any accelerator, so whether it runs is "
-                "not known; give it alone to search it all the same"
+            yield Problem(
+                f"quantization.{role}",
+                dtype,
+                f"no {role} kernel of {framework} was measured in {dtype} on any accelerator: whether it runs is not "
+                "known",
+                "list another type, or give this one alone to search it all the same",
             )
 
 

@@ -109,7 +109,7 @@ def _combinations(file: FleetFile) -> list[list[Combination]]:
                     replace(problem, field=f"models[{number}].{problem.field}") if own else problem
                 )
     if problems:
-        raise InputError(list(dict.fromkeys(problems)))
+        raise InputError(list({str(problem): problem for problem in problems}.values()))
     return found
 
 

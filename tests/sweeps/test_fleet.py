@@ -179,3 +179,27 @@ def test_problems_of_all_models_are_told_before_anything_is_searched(tmp_path: P
     assert any(field.startswith("models[0].") for field in fields)
     assert "models[1].speculative.draft_tokens" in fields
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_lists_data_types_gets_the_best_of_them() -> None:
+    types = ["fp8_block", "bfloat16"]
+    one = DENSE | {"demand": {"requests_per_s": 4.0}}
+    small = SMALL | {"cluster": POOLS, "search": {"space": "quick", "modes": ["colocated"]}}
+
+    def found(gemm: Any) -> FleetResult:
+        return afd_dse.fleet(
+            small | {"models": [one | {"quantization": {"gemm": gemm}}], "objective": "growth"}
+        )
+
+    both, each = found(types), [found(gemm) for gemm in types]
+    assert both.document["growth"] == pytest.approx(max(r.document["growth"] for r in each), rel=1e-9)
+    (model,) = both.document["models"]
+    chosen = model["deployment"]["quantization"]["gemm"]
+    assert chosen in model["deployment"]["label"]
+    assert model["job"]["quantization"]["gemm"] == chosen
+    assert model["considered"] == sum(r.document["considered"] for r in each)
+    again = afd_dse.estimate(model["job"], model["deployment"])
+    assert again["requests_per_s"] == pytest.approx(model["deployment"]["requests_per_s"], rel=1e-9)
+    own = both.results["dense"].best
+    assert own is not None
+    assert own["quantization"]["gemm"] == chosen
