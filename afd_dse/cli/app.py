@@ -123,7 +123,8 @@ def report(
     result: Annotated[
         Path,
         typer.Argument(
-            metavar="RESULT", help="result.json or plan.json, or the folder that `optimize` or `plan` wrote."
+            metavar="RESULT",
+            help="result.json, plan.json or fleet.json, or the folder that `optimize`, `plan` or `fleet` wrote.",
         ),
     ],
     form: Annotated[

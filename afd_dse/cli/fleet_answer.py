@@ -11,15 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from afd_dse.cli.cards import INDENT, console, facts, heading, paragraph, plain_table
+from afd_dse.report.fleet_page import OBJECTIVES, models_words
 from afd_dse.results.asked import pools_text
 from afd_dse.results.words import constraint, count, number, percent
-
-_OBJECTIVES = {
-    "fewest_gpus": "fewest GPUs that meet all demands",
-    "usd_per_hour": "least cost that meets all demands",
-    "growth": "largest factor by which all demands can grow",
-    "weighted_throughput": "most tokens/s, each times its model's weight",
-}
 
 
 def print_fleet(
@@ -44,9 +38,9 @@ def print_fleet(
 
 def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str | Text]]:
     fleet = document["fleet"]
-    yield "cluster", f"{pools_text(fleet)}; {len(document['models'])} models"
+    yield "cluster", f"{pools_text(fleet)}; {models_words(document)}"
     nodes = "; every model has nodes of its own" if fleet["own_nodes"] else ""
-    yield "objective", f"{_OBJECTIVES[document['objective']]}{nodes}"
+    yield "objective", f"{OBJECTIVES[document['objective']]}{nodes}"
     if not document["feasible"]:
         yield "answer", Text(f"✗ {document['reason']}", "red")
     else:
@@ -123,16 +117,18 @@ def _print_next(
         rows.append(
             (
                 f"afd-dse fleet {shlex.quote(file)} --out answer",
-                "write fleet.json, and job, result and report of every model",
+                "write fleet.json, fleet.html, and job, result and report of every model",
             )
         )
     else:
         folder = written[0].parent
-        rows.append((f"{folder}/", "fleet.json, and a folder for every model, have been written"))
+        rows.append((f"{folder}/", "fleet.json, fleet.html, and a folder for every model, have been written"))
+        rows.append(
+            (str(folder / "fleet.html"), "open it in a browser: the shares, and what others would serve")
+        )
         for model in shared[:1]:
             own = folder / model["name"]
             job, where = shlex.quote(str(own / "job.json")), shlex.quote(str(own))
-            rows.append((str(own / "report.html"), "open it in a browser"))
             rows.append((f"afd-dse estimate {job} {where}", "where the time goes, operator by operator"))
             rows.append(
                 (f"afd-dse optimize {job}", "all that its share of the cluster can do, the whole front")

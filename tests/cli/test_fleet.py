@@ -73,6 +73,22 @@ def test_every_model_has_a_result_that_the_other_commands_take(done: tuple[Path,
     assert json.loads(simulated.stdout)["requests_per_s"] > 0.0
 
 
+def test_the_page_of_a_fleet_is_written_and_rendered_again(done: tuple[Path, Result], tmp_path: Path) -> None:
+    out, _ = done
+    document = json.loads((out / "fleet.json").read_text())
+    text = (out / "fleet.html").read_text()
+    for model in document["models"]:
+        assert model["deployment"]["label"] in text
+    assert f"{document['gpus']} of 8" in text
+    assert "proved optimal" in text
+    again = run("report", out, "--out", tmp_path / "page.html")
+    assert again.exit_code == 0, again.stderr
+    assert (tmp_path / "page.html").read_text() == text
+    refused = run("report", out, "--format", "csv")
+    assert refused.exit_code == 2
+    assert "no such format of a fleet" in refused.stderr
+
+
 def test_what_cannot_be_served_ends_with_3_and_shows_the_best_there_is(tmp_path: Path) -> None:
     document = QUICK | {"models": [DENSE | {"demand": {"requests_per_s": 1e4}}]}
     result = run("fleet", written(tmp_path, document))
@@ -81,8 +97,9 @@ def test_what_cannot_be_served_ends_with_3_and_shows_the_best_there_is(tmp_path:
     assert "✗ dense: the whole cluster serves" in text
     assert "what the cluster serves at best" in text
     strict = QUICK | {"models": [DENSE | {"slo": {"tpot_ms": 0.1}}]}
-    result = run("fleet", written(tmp_path, strict), "--json")
+    result = run("fleet", written(tmp_path, strict), "--out", tmp_path / "out", "--json")
     assert result.exit_code == 3
+    assert "These demands cannot be met" in (tmp_path / "out" / "fleet.html").read_text()
     assert "no deployment meets its SLO" in json.loads(result.stdout)["reason"]
 
 
