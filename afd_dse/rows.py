@@ -41,6 +41,12 @@ def distinct(columns: Mapping[str, Column]) -> tuple[dict[str, FloatArray], IntA
     return {name: np.asarray(column, dtype=np.float64)[first] for name, column in columns.items()}, inverse
 
 
+def distinct_keys(*columns: Column) -> tuple[list[tuple[float, ...]], IntArray]:
+    """The distinct rows of some columns [n] as tuples, and for every row the index of its distinct one."""
+    first, which = distinct_rows(columns)
+    return list(zip(*(column[first].astype(np.float64).tolist() for column in columns), strict=True)), which
+
+
 def distinct_rows(columns: Sequence[Column]) -> tuple[IntArray, IntArray]:
     """Indices of the first of every distinct row of ``columns`` [n] each, and each row's number among the distinct.
 

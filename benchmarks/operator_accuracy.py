@@ -17,6 +17,7 @@ from afd_dse.operators import collectives, expert_exchange, gemm, moe
 from afd_dse.operators.latency import FloatArray
 from afd_dse.operators.speed_of_light import gemm_work, moe_work, seconds
 from afd_dse.operators.store import load_table, tables
+from afd_dse.rows import distinct_keys
 from afd_dse.spec.accelerator import Accelerator
 from afd_dse.spec.catalogue import load_accelerator
 
@@ -102,11 +103,13 @@ def predict_moe(rows: pd.DataFrame, held: Mask, rates: Accelerator, dtype: str) 
     best = test.groupby(keys, as_index=False)["latency_ms"].min()
     columns = [best[key].to_numpy(np.float64) for key in keys]
     errors = []
-    for index, key in moe.distinct(*columns[:7]):
+    groups, which = distinct_keys(*columns[:7])
+    for number, key in enumerate(groups):
+        index = np.flatnonzero(which == number)
         local = float(np.ceil(key[3] / key[5]))
         tokens = columns[7][index]
         plan = table.plan(key[:5], local, moe.BALANCED, bool(key[6]))
-        efficiency, _ = table.efficiency(plan, tokens)
+        efficiency, _ = table.efficiency([plan], np.zeros(len(tokens), dtype=np.int64), tokens)
         work = moe_work(
             dtype,
             tokens=tokens,
@@ -218,8 +221,11 @@ def predict_exchange(table: expert_exchange.ExchangeTable, held: Mask) -> FloatA
         columns = [
             test[name].to_numpy(np.float64) for name in ("wire", "hidden", "topk", "experts", "ep", "tokens")
         ]
-        for index, key in moe.distinct(*columns[:5]):
-            found = rest(np.asarray(key[:4]), key[4], columns[5][index])
+        keys, which = distinct_keys(*columns[:5])
+        for number, key in enumerate(keys):
+            index = np.flatnonzero(which == number)
+            of_plan = np.zeros(len(index), dtype=np.int64)
+            efficiency, _ = rest.efficiency([rest.plan(key[:4], key[4])], of_plan, columns[5][index])
             light = expert_exchange.exchange_light(
                 table.rates,
                 tokens=columns[5][index],
@@ -229,7 +235,7 @@ def predict_exchange(table: expert_exchange.ExchangeTable, held: Mask) -> FloatA
                 wire_bytes=key[0],
                 low_latency=table.low_latency,
             )
-            errors.append(np.abs(light / found.efficiency / test["seconds"].to_numpy()[index] - 1.0))
+            errors.append(np.abs(light / efficiency / test["seconds"].to_numpy()[index] - 1.0))
     return np.concatenate(errors) if errors else np.empty(0)
 
 

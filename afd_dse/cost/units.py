@@ -6,10 +6,9 @@ Uses the same engines and memory as the evaluator, so a pair's numbers do not ch
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from afd_dse.cost.columns import Candidates
-from afd_dse.cost.engines import Prefill, decode_alone, first_token, prefill_alone
+from afd_dse.cost.engines import Prefill, decode_alone, prefill_alone
 from afd_dse.cost.evaluate import gpus_by_pool
 from afd_dse.cost.memory import group_memory
 from afd_dse.cost.phase import Cut
@@ -81,30 +80,3 @@ def prefill_units(scenario: Scenario, partition: Partition, c: Candidates) -> Pr
         _memory_slack(scenario, partition, cuts, Phase.PREFILL, sequences, prefill.step_tokens),
         _unit_gpus(scenario, partition, cuts, Phase.PREFILL),
     )
-
-
-def admissible_rate(
-    scenario: Scenario,
-    prefill: Prefill,
-    replicas: FloatArray,
-    transfer_s: FloatArray,
-    limit_s: float,
-    percentile: float,
-) -> FloatArray:
-    """Largest rate at which TTFT at ``percentile`` stays within ``limit_s``, requests/s [n]; zero where none does.
-
-    Bisection: TTFT grows with the utilisation. With no limit the rate is what keeps the queue stable.
-    """
-
-    def fits(utilization: FloatArray) -> npt.NDArray[np.bool_]:
-        found = first_token(scenario, prefill, replicas, utilization, transfer_s, percentile)
-        return np.asarray(found.ttft_s <= limit_s)
-
-    low, high = np.zeros(len(replicas)), np.full(len(replicas), 1.0 - 1e-9)
-    idle = fits(low)
-    for _ in range(44):
-        middle = (low + high) / 2.0
-        ok = fits(middle)
-        low, high = np.where(ok, middle, low), np.where(ok, high, middle)
-    result: FloatArray = np.where(idle, low * prefill.capacity * replicas, 0.0)
-    return result

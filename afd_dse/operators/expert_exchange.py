@@ -4,7 +4,7 @@ Tables count the tokens *of one rank*. They come in three kinds: DeepEP (``deepe
 frameworks' exchanges on HGX and one tray (``moe_a2a``), and TensorRT-LLM's all-to-all over NVLink.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +12,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from afd_dse.operators.borrowing import provenance, rates_of, sources
+from afd_dse.operators.fastest import Kernel, curve_of, fastest
 from afd_dse.operators.interpolation import CurveSet
-from afd_dse.operators.latency import FloatArray, Latency, Provenance
-from afd_dse.operators.moe import distinct
+from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 from afd_dse.operators.store import load_table
+from afd_dse.rows import distinct_keys
 from afd_dse.spec.accelerator import Accelerator
 
 # NOTE: on NVL72 TensorRT-LLM exchanges tokens over NVLink by a kernel of its own. It was timed on one such machine; on
@@ -150,11 +151,10 @@ def _alltoall(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Efficiency [q] of a shape, whether each is a measured point, and how the shape relates to the table."""
+class Plan:
+    """Kernels that could exchange a shape; the fastest is taken. ``same_key`` if the shape itself was measured."""
 
-    efficiency: FloatArray
-    exact: npt.NDArray[np.bool_]
+    kernels: tuple[Kernel, ...]
     same_key: bool
 
 
@@ -185,48 +185,56 @@ class ExchangeTable:
         self._kernel = keys["kernel"].to_numpy(object)
         self._ep = keys["ep"].to_numpy(np.float64)
         self._shape = keys[["wire", "hidden", "topk", "experts"]].to_numpy(np.float64)
+        # The largest ep that a curve's kernel was measured at.
+        reach = {kernel: self._ep[self._kernel == kernel].max() for kernel in dict.fromkeys(self._kernel)}
+        self._reach = np.array([reach[kernel] for kernel in self._kernel])
+        self._plans: dict[tuple[tuple[float, ...], float], Plan] = {}
 
     @property
     def largest_ep(self) -> float:
         """Largest expert group measured."""
         return float(self._ep.max())
 
-    def __call__(self, shape: FloatArray, ep: float, tokens: FloatArray) -> Found:
-        """Efficiency at ``tokens`` [q] of the nearest shape (wire bytes, hidden, topk, experts), fastest kernel."""
+    def plan(self, shape: tuple[float, ...], ep: float) -> Plan:
+        """Curves that answer for a shape (wire bytes, hidden, topk, experts): of the nearest measured one."""
+        if (shape, ep) not in self._plans:
+            self._plans[shape, ep] = self._resolve(np.array(shape), ep)
+        return self._plans[shape, ep]
+
+    def _resolve(self, shape: FloatArray, ep: float) -> Plan:
         apart = np.log(self._shape / shape)
         distance = (apart**2 * _DISTANCE).sum(axis=1)
-        enough = np.array([self._ep[self._kernel == kernel].max() >= ep for kernel in self._kernel])
+        enough = self._reach >= ep
         usable = enough if enough.any() else np.ones(len(distance), dtype=bool)
         nearest = usable & (distance <= distance[usable].min() + 1e-12)
         gap = np.abs(apart[nearest]).max(axis=0)
-        best, exact, inside = np.zeros(len(tokens)), np.zeros(len(tokens), dtype=bool), False
-        for kernel in dict.fromkeys(self._kernel[nearest]):
-            candidates = np.flatnonzero(nearest & (self._kernel == kernel))
-            value, hit, within = self._along_ep(candidates, ep, tokens)
-            exact = np.where(value > best, hit, exact)
-            best = np.maximum(best, value)
-            inside |= within
+        equal = bool((gap < EQUAL).all())
+        found = [
+            self._along_ep(np.flatnonzero(nearest & (self._kernel == kernel)), ep, equal)
+            for kernel in dict.fromkeys(self._kernel[nearest])
+        ]
+        inside = any(within for _, within in found)
         same_key = inside and bool(gap[0] < SAME_TYPE and (gap[1:] < EQUAL).all())
-        return Found(best, exact & bool((gap < EQUAL).all()), same_key)
+        return Plan(tuple(kernel for kernel, _ in found), same_key)
 
-    def _along_ep(
-        self, curves: npt.NDArray[np.intp], ep: float, tokens: FloatArray
-    ) -> tuple[FloatArray, npt.NDArray[np.bool_], bool]:
+    def _along_ep(self, curves: npt.NDArray[np.intp], ep: float, equal: bool) -> tuple[Kernel, bool]:
+        """A kernel at ``ep``, and whether that lies within its measured ones; ``equal``: of the very shape."""
         curves = curves[np.argsort(self._ep[curves])]
         known = self._ep[curves]
         position = int(np.searchsorted(known, ep))
         if position < len(known) and known[position] == ep:
-            found = self._curves(np.full(len(tokens), curves[position]), tokens)
-            return found.value, found.exact, True
-        never = np.zeros(len(tokens), dtype=bool)
+            return curve_of(int(curves[position]), at_point=equal), True
         if position in (0, len(known)):
-            end = curves[min(position, len(known) - 1)]
-            return self._curves(np.full(len(tokens), end), tokens).value, never, False
-        weight = np.log(ep / known[position - 1]) / np.log(known[position] / known[position - 1])
-        low, high = (
-            self._curves(np.full(len(tokens), curves[position - 1 + i]), tokens).value for i in (0, 1)
-        )
-        return np.exp((1.0 - weight) * np.log(low) + weight * np.log(high)), never, True
+            return curve_of(int(curves[min(position, len(known) - 1)]), at_point=False), False
+        weight = float(np.log(ep / known[position - 1]) / np.log(known[position] / known[position - 1]))
+        low, high = (int(curve) for curve in curves[position - 1 : position + 1])
+        return Kernel((low, high), (1.0 - weight, weight), (1.0, 1.0), at_point=False), True
+
+    def efficiency(
+        self, plans: Sequence[Plan], which: IntArray, tokens: FloatArray
+    ) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+        """Efficiency of the fastest kernel at ``tokens`` [q], by the plan ``which`` [q]; and whether it is a point."""
+        return fastest(self._curves, [plan.kernels for plan in plans], which, tokens)
 
 
 class ExchangeFamily:
@@ -292,30 +300,40 @@ class ExchangeFamily:
 
         ``ep`` below the smallest measured holds that one's efficiency (BORROWED, covered: the same kernel and links).
         """
+        keys, which = distinct_keys(wire_bytes, hidden, topk, experts, ep)
+        tables = [self._table_for(phase, low_latency, key[-1]) if key[-1] > 1.0 else None for key in keys]
         seconds = np.zeros(len(tokens))
         levels = np.full(len(tokens), Provenance.MEASURED, dtype=np.int8)
         covered = np.ones(len(tokens), dtype=bool)
-        for rows, (h, k, e, n, b) in distinct(hidden, topk, experts, ep, wire_bytes):
-            if n <= 1.0:
+        for table in dict.fromkeys(tables):
+            mine = [number for number, one in enumerate(tables) if one is table and keys[number][-1] > 1.0]
+            place = np.full(len(keys), -1, dtype=np.int64)
+            place[mine] = np.arange(len(mine))
+            rows = np.flatnonzero(place[which] >= 0)
+            if not len(rows):
                 continue
             light = exchange_light(
                 self._accelerator,
                 tokens=tokens[rows],
-                hidden=h,
-                topk=k,
-                ep=n,
-                wire_bytes=b,
+                hidden=hidden[rows],
+                topk=topk[rows],
+                ep=ep[rows],
+                wire_bytes=wire_bytes[rows],
                 low_latency=low_latency,
-            )
-            reaching = (t for t in self.tables(phase, low_latency) if t.largest_ep >= n)
-            table = next(reaching, None) or max(
-                self.tables(phase, low_latency), key=lambda t: t.largest_ep, default=None
             )
             if table is None:
                 seconds[rows], levels[rows], covered[rows] = light, Provenance.SPEED_OF_LIGHT, False
                 continue
-            found = table(np.array([b, h, k, e]), n, tokens[rows])
-            seconds[rows] = light / found.efficiency
-            levels[rows] = provenance(table.own and found.same_key, found.exact)
-            covered[rows] = n <= table.largest_ep
+            plans = [table.plan(keys[number][:-1], keys[number][-1]) for number in mine]
+            efficiency, exact = table.efficiency(plans, place[which[rows]], tokens[rows])
+            same_key = np.array([plan.same_key for plan in plans])[place[which[rows]]]
+            seconds[rows] = light / efficiency
+            levels[rows] = np.where(same_key, provenance(table.own, exact), Provenance.BORROWED)
+            covered[rows] = ep[rows] <= table.largest_ep
         return Latency(seconds, levels), covered
+
+    def _table_for(self, phase: str, low_latency: bool, ep: float) -> ExchangeTable | None:
+        """The first table that reaches ``ep``, else the one that reaches farthest; None where there is none."""
+        reaching = (table for table in self.tables(phase, low_latency) if table.largest_ep >= ep)
+        farthest = (table for table in self.tables(phase, low_latency))
+        return next(reaching, None) or max(farthest, key=lambda table: table.largest_ep, default=None)

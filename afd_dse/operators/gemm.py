@@ -123,20 +123,19 @@ class GemmTable:
         work = gemm_work(self.dtype, m, self._cell_n[cell], self._cell_k[cell])
         return seconds(self.rates, self.dtype, work.flop, work.bytes) / efficiency
 
-    def _corners(self, n: FloatArray, k: FloatArray) -> list[tuple[IntArray, FloatArray]]:
-        """Four cells around each (n, k) and their bilinear weights."""
+    def _corners(self, n: FloatArray, k: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Four cells around each (n, k) and their bilinear weights, [q, 4] each."""
         axes = []
         for axis, value in ((self._n, n), (self._k, k)):
             left = np.clip(np.searchsorted(axis, value, side="right") - 1, 0, len(axis) - 1)
             right = np.minimum(left + 1, len(axis) - 1)
             span = axis[right] - axis[left]
             share = np.clip((value - axis[left]) / np.where(span > 0.0, span, 1.0), 0.0, 1.0)
-            axes.append(((left, 1.0 - share), (right, share)))
-        return [
-            (row * len(self._k) + column, row_weight * column_weight)
-            for row, row_weight in axes[0]
-            for column, column_weight in axes[1]
-        ]
+            axes.append((np.stack([left, right], axis=1), np.stack([1.0 - share, share], axis=1)))
+        (row, row_weight), (column, column_weight) = axes
+        cells = row[:, :, None] * len(self._k) + column[:, None, :]
+        weights = row_weight[:, :, None] * column_weight[:, None, :]
+        return cells.reshape(-1, 4), weights.reshape(-1, 4)
 
     def __call__(
         self, m: FloatArray, n: FloatArray, k: FloatArray
@@ -149,23 +148,17 @@ class GemmTable:
         """
         n_low, n_high, k_low, k_high = self.bounds
         inside_n, inside_k = np.clip(n, n_low, n_high), np.clip(k, k_low, k_high)
-        code = inside_n * 2.0**27 + inside_k
-        _, representative, inverse = np.unique(code, return_index=True, return_inverse=True)
-        corners = self._corners(inside_n[representative], inside_k[representative])
-        total = np.zeros(len(m))
+        cells, weights = self._corners(inside_n, inside_k)
+        row, corner = np.nonzero(weights > 0.0)
+        place, share, held_m = cells[row, corner], weights[row, corner], m[row]
+        site = self._cell_site[place]
+        held = np.minimum(held_m, self._highest[site])
+        one = self._cell_seconds(place, held)
+        # Above its largest m a site is held at its efficiency: its latency grows with the speed of light.
+        total = np.bincount(row, share * one.seconds * self._growth(place, held_m, held), len(m))
+        here = (self._site_n[site] == n[row]) & (self._site_k[site] == k[row]) & (held == held_m)
         exact = np.zeros(len(m), dtype=bool)
-        for cell, weight in corners:
-            used = np.flatnonzero(weight[inverse] > 0.0)
-            if not len(used):
-                continue
-            place, share = cell[inverse[used]], weight[inverse[used]]
-            site = self._cell_site[place]
-            held = np.minimum(m[used], self._highest[site])
-            one = self._cell_seconds(place, held)
-            # Above its largest m a site is held at its efficiency: its latency grows with the speed of light.
-            total[used] += share * one.seconds * self._growth(place, m[used], held)
-            here = (self._site_n[site] == n[used]) & (self._site_k[site] == k[used]) & (held == m[used])
-            exact[used] |= one.exact & here & (share == 1.0)
+        exact[row[one.exact & here & (share == 1.0)]] = True
         work = gemm_work(self.dtype, self.raised(m, n, k)[0], inside_n, inside_k)
         return seconds(self.rates, self.dtype, work.flop, work.bytes) / total, exact
 

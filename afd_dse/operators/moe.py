@@ -9,10 +9,12 @@ import pandas as pd
 
 from afd_dse.errors import InputError, Problem
 from afd_dse.operators.borrowing import Source, provenance, rates_of, rescaled, sources
+from afd_dse.operators.fastest import Kernel, curve_of, fastest
 from afd_dse.operators.interpolation import CurveSet
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 from afd_dse.operators.speed_of_light import moe_work, seconds
 from afd_dse.operators.store import load_table
+from afd_dse.rows import distinct_keys
 from afd_dse.spec.accelerator import Accelerator
 
 BALANCED = "balanced"
@@ -122,21 +124,11 @@ def _uneven(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
-    """Curves of one kernel to blend: their ids, weights (sum 1) and tokens on the curve per token asked for."""
-
-    curves: IntArray
-    weights: FloatArray
-    scale: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """Kernels that could run a shape; the fastest is taken. ``known`` if the shape itself was measured."""
 
-    alternatives: tuple[Alternative, ...]
+    kernels: tuple[Kernel, ...]
     known: bool
-    at_point: bool
 
 
 class MoeTable:
@@ -179,9 +171,9 @@ class MoeTable:
         at_point = np.flatnonzero(here & (self._ep == ep))
         even = at_point[~self._uneven[at_point]]
         # A series with uneven tokens bounds its kernel from above; alone it says too little.
-        exact = tuple(Alternative(np.array([curve]), np.ones(1), np.ones(1)) for curve in at_point)
+        exact = tuple(curve_of(int(curve), at_point=bool(len(even))) for curve in at_point)
         if len(even):
-            return Plan(exact, known=True, at_point=True)
+            return Plan(exact, known=True)
         alike = alike & ~self._uneven
         same = np.flatnonzero(here & ~self._uneven)
         between = [
@@ -190,18 +182,18 @@ class MoeTable:
             if (found := self._between(same[self._kernel[same] == kernel], ep)) is not None
         ]
         if between:
-            return Plan((*between, *exact), known=True, at_point=False)
-        return Plan((self._nearest(np.flatnonzero(alike), shape, local),), known=False, at_point=False)
+            return Plan((*between, *exact), known=True)
+        return Plan((self._nearest(np.flatnonzero(alike), shape, local),), known=False)
 
-    def _between(self, curves: IntArray, ep: float) -> Alternative | None:
+    def _between(self, curves: IntArray, ep: float) -> Kernel | None:
         below, above = curves[self._ep[curves] < ep], curves[self._ep[curves] > ep]
         if not len(below) or not len(above):
             return None
         low, high = below[np.argmax(self._ep[below])], above[np.argmin(self._ep[above])]
         share = float(np.log(ep / self._ep[low]) / np.log(self._ep[high] / self._ep[low]))
-        return Alternative(np.array([low, high]), np.array([1.0 - share, share]), np.ones(2))
+        return Kernel((int(low), int(high)), (1.0 - share, share), (1.0, 1.0), at_point=False)
 
-    def _nearest(self, curves: IntArray, shape: FloatArray, local: float) -> Alternative:
+    def _nearest(self, curves: IntArray, shape: FloatArray, local: float) -> Kernel:
         wanted = _features(shape[None, :], np.array([local]))[0]
         distance = ((self._features[curves] - wanted) ** 2 * _DISTANCE).sum(axis=1)
         order = np.argsort(distance, kind="stable")
@@ -210,24 +202,15 @@ class MoeTable:
         chosen, near = nearest[same_kernel][:NEIGHBOURS], distance[order][same_kernel][:NEIGHBOURS]
         weights = 1.0 / (near + 1e-3)
         load = self._shape[chosen, 2] / self._shape[chosen, 3]
-        return Alternative(chosen, weights / weights.sum(), (shape[2] / shape[3]) / load)
+        scale = (shape[2] / shape[3]) / load
+        weights = weights / weights.sum()
+        return Kernel(tuple(chosen.tolist()), tuple(weights.tolist()), tuple(scale.tolist()), at_point=False)
 
-    def efficiency(self, plan: Plan, tokens: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """Efficiency of the fastest kernel at ``tokens`` [q], and whether that is a measured point."""
-        best, exact = np.zeros(len(tokens)), np.zeros(len(tokens), dtype=bool)
-        for option in plan.alternatives:
-            log = np.zeros(len(tokens))
-            hit = np.full(len(tokens), plan.at_point)
-            for curve, weight, scale in zip(option.curves, option.weights, option.scale, strict=True):
-                found = self._curves(np.full(len(tokens), curve), tokens * scale)
-                log += weight * np.log(found.value)
-                hit &= found.exact
-                value = found.value
-            if len(option.curves) > 1:
-                value = np.exp(log)
-            exact = np.where(value > best, hit, exact)
-            best = np.maximum(value, best)
-        return best, exact
+    def efficiency(
+        self, plans: Sequence[Plan], which: IntArray, tokens: FloatArray
+    ) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+        """Efficiency of the fastest kernel at ``tokens`` [q], by the plan ``which`` [q]; and whether it is a point."""
+        return fastest(self._curves, [plan.kernels for plan in plans], which, tokens)
 
     def transferred(
         self, plan: Plan, tokens: FloatArray, efficiency: FloatArray, light: FloatArray
@@ -237,7 +220,7 @@ class MoeTable:
         ``light`` its speed of light on the table's accelerator. A launch costs the same whatever is computed: what a
         neighbour's latency exceeds its fastest row by scales with the speed of light, the rest stays.
         """
-        option = plan.alternatives[0]
+        option = plan.kernels[0]
         log_light, log_floor = np.zeros(len(tokens)), 0.0
         for curve, weight, scale in zip(option.curves, option.weights, option.scale, strict=True):
             hidden, intermediate, topk, experts, moe_tp = self._shape[curve]
@@ -343,32 +326,16 @@ class MoeFamily:
         theirs = moe_work(table.dtype, **arguments, spread=spread)
         base = seconds(table.rates, table.dtype, theirs.flop, theirs.bytes)
         measured_as = BALANCED if distribution == UNIFORM else distribution
-        efficiency = np.empty(len(tokens))
-        levels = np.empty(len(tokens), dtype=np.int8)
-        for rows, key in distinct(
-            hidden, intermediate, topk, experts, moe_tp, local_experts, gated.astype(float)
-        ):
-            plan = table.plan(key[:5], key[5], measured_as, bool(key[6]))
-            efficiency[rows], exact = table.efficiency(plan, load[rows])
+        keys, which = distinct_keys(*shape, local_experts, gated.astype(np.int64))
+        plans = [table.plan(one[:5], one[5], measured_as, bool(one[6])) for one in keys]
+        efficiency, exact = table.efficiency(plans, which, load)
+        for number, plan in enumerate(plans):
             if not plan.known:
+                rows = np.flatnonzero(which == number)
                 efficiency[rows] = table.transferred(plan, load[rows], efficiency[rows], base[rows])
-            exact &= distribution != UNIFORM
-            levels[rows] = provenance(source.own and plan.known, exact)
+        own = np.array([source.own and plan.known for plan in plans], dtype=bool)[which]
+        exact = exact & (distribution != UNIFORM)
+        levels = np.where(own, provenance(True, exact), provenance(False, exact))
         if source.dtype == dtype and source.accelerator == self._accelerator.tables:
             return Latency(light / efficiency, levels)
         return Latency(rescaled(base / efficiency, base, light, table.floor_s), levels)
-
-
-def distinct(*columns: FloatArray) -> list[tuple[npt.NDArray[np.intp], tuple[float, ...]]]:
-    """Distinct rows of equally long columns: the indices of each and its values."""
-    code = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        if len(column) and (column == column[0]).all():
-            continue
-        values, inverse = np.unique(column, return_inverse=True)
-        code = np.unique(code * len(values) + inverse, return_inverse=True)[1].astype(np.int64)
-    order = np.argsort(code, kind="stable")
-    if not len(order):
-        return []
-    groups = np.split(order, np.flatnonzero(code[order][1:] != code[order][:-1]) + 1)
-    return [(rows, tuple(float(column[rows[0]]) for column in columns)) for rows in groups]

@@ -58,7 +58,7 @@ def _read(path: Path, op: str) -> pd.DataFrame | None:
         return None
     schema = SCHEMAS[op]
     try:
-        table = pq.read_table(path)
+        table = pq.ParquetFile(path).read(use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise DatabaseError(f"{path}: damaged operator table ({error}); {_REMEDY}") from error
     if missing := [name for name in schema.columns if name not in table.column_names]:
@@ -72,7 +72,7 @@ def _read(path: Path, op: str) -> pd.DataFrame | None:
         raise DatabaseError(
             f"{path}: operator table has a column of the wrong type ({error}); {_REMEDY}"
         ) from error
-    frame: pd.DataFrame = pa.table(columns, names=list(schema.columns)).to_pandas()
+    frame: pd.DataFrame = pa.table(columns, names=list(schema.columns)).to_pandas(use_threads=False)
     return frame
 
 

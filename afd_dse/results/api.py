@@ -16,6 +16,7 @@ from afd_dse.results.datatypes import labelled, narrowed
 from afd_dse.results.deployment import Deployment, deployment_of
 from afd_dse.results.parse import candidates_of
 from afd_dse.results.result import Result, build_result
+from afd_dse.search.parallel import usable_processes
 from afd_dse.search.pool import Found
 from afd_dse.search.run import search
 from afd_dse.search.space import load_space
@@ -31,22 +32,27 @@ def optimize(
     *,
     progress: Callable[[str, int], None] | None = None,
     confirm: int | None = None,
+    processes: int | None = None,
 ) -> Result:
     """Find the best deployment of ``job``, overall and per mode.
 
     ``progress`` is told the mode and how many more candidates it has evaluated. ``confirm`` deployments are simulated
-    at most before one is recommended; absent: 20 where TTFT is judged at a percentile above 50, else none. Raises
+    at most before one is recommended; absent: 20 where TTFT is judged at a percentile above 50, else none. Large
+    searches are shared by ``processes``; absent: two, where the system allows. Raises
     :class:`InputError` for a job that is not valid; a job that nothing can satisfy is a valid one, and its result lists
     the nearest misses.
     """
     job = job if isinstance(job, Job) else load_job(job)
     keep_freed_memory()
+    processes = usable_processes() if processes is None else processes
     if job.quantization.choices:
-        return over_types(job, lambda one: _optimized(one, progress, confirm))
-    return _optimized(job, progress, confirm)
+        return over_types(job, lambda one: _optimized(one, progress, confirm, processes))
+    return _optimized(job, progress, confirm, processes)
 
 
-def _optimized(job: Job, progress: Callable[[str, int], None] | None, confirm: int | None) -> Result:
+def _optimized(
+    job: Job, progress: Callable[[str, int], None] | None, confirm: int | None, processes: int
+) -> Result:
     """The answer of a job with one data type a role."""
     scenario = scenario_from_job(job)
     asked = job.search
@@ -61,6 +67,7 @@ def _optimized(job: Job, progress: Callable[[str, int], None] | None, confirm: i
         journal=asked.storage or asked.journal,
         grids={name: grids_of(name) for name, _ in asked.partitions},
         progress=progress or (lambda mode, rows: None),
+        processes=processes,
     )
     most = confirmations_asked(job, confirm)
     if not most:

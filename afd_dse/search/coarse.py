@@ -14,6 +14,7 @@ from afd_dse.search.pareto import front_by_group
 from afd_dse.search.pool import Found
 from afd_dse.search.sides import tabulate_decode, tabulate_prefill
 from afd_dse.search.space import BatchGrid, Grid, Space
+from afd_dse.search.supply import Supplies
 from afd_dse.spec.cells import PARTITIONS, Partition, Phase
 
 # Turns after which nothing is left to thin, whatever the space.
@@ -55,7 +56,7 @@ def phase_fronts(
     decode = tabulate_decode(scenario, partition, grids[Phase.DECODE], lambda done: None)
     if not len(prefill.candidates) or not len(decode.candidates):
         return None, 0
-    found = combine(scenario, partition, prefill, decode, objective)
+    found = combine(scenario, partition, Supplies(scenario, prefill), decode, objective)
     return found, len(prefill.candidates) + decode.evaluated + (len(found) if found else 0)
 
 

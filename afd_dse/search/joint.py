@@ -1,4 +1,4 @@
-"""Partitions in which some group serves both phases: every layout under every load, block by block."""
+"""Partitions in which some group serves both phases: every layout under the loads that may matter, block by block."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,14 +11,12 @@ from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.crossing import evaluations, largest_holding
-from afd_dse.search.layouts import blocks, enumerate_layouts, expand, loads, sharings, with_loads
-from afd_dse.search.objective import Objective
+from afd_dse.search.descent import TPOT_MARGIN, Points, descend, refine
+from afd_dse.search.layouts import blocks, enumerate_layouts, expand, sharings
+from afd_dse.search.objective import Objective, rates_of
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.space import Grid
 from afd_dse.spec.cells import Partition, Phase
-
-# A layout is given up once its TPOT exceeds the limit by this share.
-TPOT_MARGIN = 0.25
 
 
 def most_replicas(scenario: Scenario, partition: Partition, candidates: Candidates) -> IntArray:
@@ -44,11 +42,11 @@ def search_joint(
     objective: Objective,
     progress: Callable[[int], None],
 ) -> tuple[Found | None, int, int]:
-    """Enumerate a joint partition; returns what is worth keeping, the size of the space, and rows evaluated.
+    """Search a joint partition; returns what is worth keeping, the size of the space, and rows evaluated.
 
-    Every layout is evaluated with as many replicas as fit (they share one queue, so more of them only shorten the
-    wait), and where the job bounds the load also with as many as that load needs; the best rows are then tried with
-    every smaller number.
+    Every layout has as many replicas as fit (they share one queue, so more of them only shorten the wait), and the grid
+    of loads is descended from coarse to fine. Where the job bounds the load all of it is evaluated, also with as many
+    replicas as that load needs. The best rows are then tried with every smaller number.
     """
     layouts = enumerate_layouts(scenario, partition, tuple(Phase), grid)
     ways = sharings(grid, partition)
@@ -57,39 +55,55 @@ def search_joint(
         return None, 0, 0
     replicas = most_replicas(scenario, partition, layouts)
     considered = int(replicas.sum()) * len(chunks) * len(batch) * len(ways)
+    candidates = Candidates.concatenate(
+        [expand(with_replicas(layouts, replicas), chunks, [way]) for way in ways]
+    )
+    bounded = scenario.workload.requests_per_s > 0.0 or np.isfinite(scenario.workload.concurrency_limit)
     kept: list[Found] = []
     evaluated = 0
-    for way in ways:
-        for found in over_loads(scenario, expand(with_replicas(layouts, replicas), chunks, [way]), batch):
-            evaluated += len(found)
-            progress(len(found))
-            kept.append(keep(scenario, objective, found))
+
+    def worth_keeping(block: Candidates) -> Found:
+        nonlocal evaluated
+        evaluated += len(block)
+        progress(len(block))
+        found = Found(block, evaluate(scenario, block))
+        kept.append(keep(scenario, objective, found))
+        return found
+
+    def at(rows: IntArray, batch_size: FloatArray) -> Points:
+        points = []
+        for block in blocks(candidates.take(rows).replace(batch_size=batch_size)):
+            found = worth_keeping(block)
+            points.append(points_of(objective, found))
+            for fewer in _as_many_as_needed(scenario, found) if bounded else ():
+                worth_keeping(fewer)
+        return Points.join(points)
+
+    group = np.zeros(len(candidates), dtype=np.int64)
+    steps = descend(batch, group, at, whole=bounded)
+    if not bounded:
+        refine(steps, at, [np.inf])
     found = keep(scenario, objective, Found.join(kept), best=256)
-    refined = refine_batch(scenario, objective, found, grid.batch.ratio)
-    fewer = _fewer_replicas(scenario, objective, Found.join([found, refined]))
-    evaluated += evaluations(len(refined)) + len(refined) + len(fewer)
-    return Found.join([found, refined, fewer]), considered, evaluated
+    if bounded:
+        # What fewer replicas leave room for is not on the grid's steps.
+        refined = refine_batch(scenario, objective, found, grid.batch.ratio)
+        evaluated += evaluations(len(refined)) + len(refined)
+        found = Found.join([found, refined])
+    fewer = _fewer_replicas(scenario, objective, found)
+    return Found.join([found, fewer]), considered, evaluated + len(fewer)
 
 
-def over_loads(scenario: Scenario, active: Candidates, batch: FloatArray) -> Iterator[Found]:
-    """Layouts that share GPUs in one way under ascending loads, each until a larger load cannot be feasible.
-
-    And with as many replicas as the job's load needs, where that is fewer.
-    """
-    for values in loads(batch):
-        if not len(active):
-            return
-        alive = []
-        for block in blocks(with_loads(active, values)):
-            found = Found(block, evaluate(scenario, block))
-            yield found
-            alive.append(may_grow(found.evaluation.slack))
-            yield from _as_many_as_needed(scenario, found)
-        survives = np.concatenate(alive).reshape(len(active), len(values)).all(axis=1)
-        active = active.take(np.flatnonzero(survives))
+def points_of(objective: Objective, found: Found) -> Points:
+    """What the descent compares: memory and TPOT only get worse with the load."""
+    m, slack = found.evaluation.metrics, found.evaluation.slack
+    memory, tpot = (slack[:, CONSTRAINTS.index(name)] for name in ("memory", "TPOT"))
+    merits = rates_of(objective, m)
+    return Points(
+        m["tpot_s"], merits, merits, found.evaluation.feasible, (memory >= 0.0) & (tpot >= -TPOT_MARGIN)
+    )
 
 
-def _as_many_as_needed(scenario: Scenario, found: Found) -> Iterator[Found]:
+def _as_many_as_needed(scenario: Scenario, found: Found) -> Iterator[Candidates]:
     """The rows with fewer replicas, where fewer serve the demand, or more would exceed the requests in flight."""
     workload, m = scenario.workload, found.evaluation.metrics
     most = found.candidates.integer("decode_replicas")
@@ -105,18 +119,7 @@ def _as_many_as_needed(scenario: Scenario, found: Found) -> Iterator[Found]:
     for replicas in wanted:
         rows = np.flatnonzero(replicas < most)
         if len(rows):
-            tried = with_replicas(found.candidates.take(rows), replicas[rows].astype(np.int64))
-            yield Found(tried, evaluate(scenario, tried))
-
-
-def may_grow(slack: FloatArray) -> npt.NDArray[np.bool_]:
-    """Whether a larger batch can still be feasible: memory and TPOT only get worse with it.
-
-    TPOT is given a margin, since measured kernels are not strictly monotone in the batch.
-    """
-    memory, tpot = (slack[:, CONSTRAINTS.index(name)] for name in ("memory", "TPOT"))
-    result: npt.NDArray[np.bool_] = (memory >= 0.0) & (tpot >= -TPOT_MARGIN)
-    return result
+            yield with_replicas(found.candidates.take(rows), replicas[rows].astype(np.int64))
 
 
 def refine_batch(

@@ -20,7 +20,6 @@ _OPTION = ("pool", "tp", "dp", "cp", "pp", "moe_tp", "ep", "redundant", "expert_
 _FFN_FIELDS = ("moe_tp", "ep", "redundant", "expert_policy")
 _ZERO_IF_ABSENT = ("redundant", "expert_policy")
 BLOCK_ROWS = 200_000
-LOADS_AT_ONCE = 4
 
 
 def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: bool) -> dict[str, IntArray]:
@@ -222,11 +221,6 @@ def blocks(candidates: Candidates, rows: int = BLOCK_ROWS) -> Iterator[Candidate
         return
     for start in range(0, len(candidates), rows):
         yield candidates.take(np.arange(start, min(start + rows, len(candidates))))
-
-
-def loads(batch: FloatArray) -> list[FloatArray]:
-    """The load grid in runs of :data:`LOADS_AT_ONCE`: few calls on large blocks, and still dead layouts are dropped."""
-    return np.split(batch, np.arange(LOADS_AT_ONCE, len(batch), LOADS_AT_ONCE))
 
 
 def with_loads(candidates: Candidates, values: FloatArray) -> Candidates:

@@ -34,6 +34,20 @@ def score(
     return np.where(np.isnan(found), -np.inf, found)
 
 
+def rates_of(objective: Objective, metrics: Mapping[str, FloatArray]) -> FloatArray:
+    """Columns [n, k], larger is better, each proportional to the requests served: that of the front, and the score's.
+
+    ``fewest_gpus`` ranks by GPUs, for a demand.
+    """
+    columns = [metrics["tokens_per_s_per_gpu"]]
+    if objective == "total_throughput":
+        columns.append(metrics["tokens_per_s"])
+    elif objective == "usd_per_mtok":
+        with np.errstate(divide="ignore"):
+            columns.append(np.asarray(1.0 / metrics["usd_per_mtok"]))
+    return np.column_stack(columns)
+
+
 def order(metrics: Mapping[str, FloatArray], scores: FloatArray, simplicity: FloatArray) -> IntArray:
     """Candidates from best to worst: by score, then fewer GPUs, lower TTFT, simpler layout (fewer groups and cuts)."""
     descending = np.argsort(-scores, kind="stable")

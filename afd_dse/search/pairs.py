@@ -7,154 +7,33 @@ loses nothing.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from afd_dse.cost.columns import PHASE_FIELDS, Candidates
-from afd_dse.cost.evaluate import MAX_UTILIZATION, evaluate
+from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.memory import kv_bytes_of_request
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.units import admissible_rate, decode_units
-from afd_dse.network.traffic import exposed_transfer_seconds, kv_transfer_seconds
+from afd_dse.cost.units import decode_units
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.rows import take_rows
 from afd_dse.search.joint import refine_batch
 from afd_dse.search.objective import Objective, score
-from afd_dse.search.pareto import front, front_by_group, non_dominated
+from afd_dse.search.pareto import front, front_by_group
 from afd_dse.search.pool import Found, keep
-from afd_dse.search.sides import DecodeSide, Limits, PrefillSide, limits_of
-from afd_dse.spec.cells import Partition, partition_index
+from afd_dse.search.sides import DecodeSide, Limits, PrefillSide, codes, limits_of, ports
+from afd_dse.search.supply import RATE_MARGIN, Receivers, Supplies, Supply, links_limit
+from afd_dse.spec.cells import Partition, Phase, partition_index
 
-# Rates are met from below, so that rounding never pushes a pair over a limit.
-RATE_MARGIN = 1.0 - 1e-9
 COMBINATION_BLOCK = 2_000_000
 # Secant steps for a throttled batch, and the least slope of log λ over log B that they assume.
 THROTTLE_STEPS = 10
 LEAST_SLOPE = 0.05
-# A relative change of the batch that is none.
-CONVERGED = 1e-11
+# A relative change of the batch after which one more step, which is not checked, ends below rounding.
+CONVERGED = 1e-8
 # Rounds in which a pair is brought under a limit of requests in flight.
 CONCURRENCY_STEPS = 12
 # A pair found under one split of the latency limit may raise its batch by this factor at most.
 LATENCY_REFINEMENT = 1.3
-# Units that keep their hand-over links busier than this are told apart by their number of links, too.
-BUSY_LINKS = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Receivers:
-    """Decode units that receive KV alike: GPUs that hold one request, their pool, and whether prefill is near."""
-
-    receivers: int
-    pool: int
-    inside: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Supply:
-    """The best prefill for every number of GPUs, columns [s].
-
-    Admissible ``rate``, GPUs by pool, which unit and how many; ``transfer_s`` of one request over one of ``links``;
-    ``served_s`` from the start of prefill to the first token at least.
-    """
-
-    rate: FloatArray
-    gpus_by_pool: FloatArray
-    unit: IntArray
-    replicas: IntArray
-    transfer_s: FloatArray
-    links: FloatArray
-    served_s: FloatArray
-
-
-def repeated(units: FloatArray, rows: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
-    """Every row with 1, 2, … as many replicas as the cluster holds: rows and replicas."""
-    sizes = units[rows]
-    fits = (
-        np.where(sizes > 0, counts / np.maximum(sizes, 1.0), np.inf).min(axis=1) if len(rows) else np.zeros(0)
-    )
-    number = np.floor(fits + 1e-9).astype(np.int64)
-    replicas = [np.arange(1, n + 1) for n in number]
-    return np.repeat(rows, number), np.concatenate(replicas) if replicas else np.zeros(0, dtype=np.int64)
-
-
-def ports(c: Candidates, phase: str, rows: IntArray) -> IntArray:
-    """GPUs that hold one request's KV."""
-    return (c.integer(f"{phase}_tp") * c.integer(f"{phase}_cp") * c.integer(f"{phase}_pp"))[rows]
-
-
-def supply_by_size(
-    scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limits, to: Receivers
-) -> Supply:
-    """Largest admissible request rate by prefill GPUs, for decode units of the class ``to``."""
-    c = side.candidates
-    unit, replicas = repeated(side.units.gpus_by_pool, useful, scenario.pool_counts)
-    transfer = kv_transfer_seconds(
-        scenario.tiers,
-        from_pool=c.integer("prefill_attention_pool")[unit],
-        to_pool=np.full(len(unit), to.pool),
-        senders=ports(c, "prefill", unit),
-        receivers=np.full(len(unit), to.receivers),
-        fits_domain=np.full(len(unit), to.inside),
-        kv_bytes=np.full(len(unit), kv_bytes_of_request(scenario)),
-    )
-    taken, gpus = take_rows(side.units.prefill, unit), side.units.gpus_by_pool[unit]
-    served = taken.alone_s + exposed_transfer_seconds(transfer, taken.service_s, scenario.model.layers)
-    many = replicas.astype(np.float64)
-    rate = MAX_UTILIZATION * taken.capacity * many
-    for budget, percentile in ((limit.ttft_s, scenario.slo.percentile), (limit.mean_ttft_s, 50.0)):
-        if np.isfinite(budget):
-            rate = np.minimum(rate, admissible_rate(scenario, taken, many, transfer, budget, percentile))
-    gpus = gpus * many[:, None]
-    links = c.number("prefill_dp")[unit] * many
-    ok = np.flatnonzero(rate > 0)
-    columns = np.column_stack([rate, -gpus])[ok]
-    # Where links may limit, more of them count as well.
-    if _links_limit(transfer * rate / links):
-        best = ok[non_dominated(np.column_stack([columns, links[ok] / transfer[ok]]))]
-    else:
-        best = ok[front(columns[:, 0], columns[:, 1]) if columns.shape[1] == 2 else non_dominated(columns)]
-    return Supply(
-        rate[best] * RATE_MARGIN,
-        gpus[best],
-        unit[best],
-        replicas[best],
-        transfer[best],
-        links[best],
-        served[best],
-    )
-
-
-def _links_limit(busy: FloatArray) -> bool:
-    """Whether handing KV over takes much of the links' time [n] anywhere."""
-    return bool(len(busy)) and bool(busy.max() > BUSY_LINKS)
-
-
-def useful_prefill(side: PrefillSide) -> IntArray:
-    """Prefill units that fit into memory and that no unit of the same size, KV ports and attention ranks beats.
-
-    A unit beats another that has no more capacity and serves no faster: neither a prompt alone, nor a full step, nor by
-    what a further prompt adds. At equal capacity a shorter service means fewer servers, whose longer wait never
-    outweighs it below the utilisation limit: k + P(k)/(2(1 − ρ)) grows with k.
-    """
-    u, c = side.units, side.candidates
-    rows = np.flatnonzero(u.memory_slack >= 0).astype(np.int64)
-    if not len(rows):
-        return rows
-    keys = [u.gpus_by_pool[rows], ports(c, "prefill", rows), c.integer("prefill_dp")[rows]]
-    codes = _codes(np.column_stack([*keys, c.integer("prefill_attention_pool")[rows]]))
-    p = u.prefill
-    adds = (p.service_s - p.alone_s) / np.maximum(p.per_step - 1.0, 1.0)
-    columns = np.column_stack([-(p.service_s + p.gate_s), -p.alone_s, -adds, p.capacity])[rows]
-    groups = (np.flatnonzero(codes == code) for code in range(codes.max() + 1))
-    useful = np.concatenate([group[non_dominated(columns[group])] for group in groups])
-    return np.asarray(rows[useful], dtype=np.int64)
-
-
-def _codes(keys: FloatArray) -> IntArray:
-    """One integer per distinct row of ``keys``."""
-    return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def decode_choices(
@@ -165,14 +44,14 @@ def decode_choices(
     rows = np.flatnonzero((u.memory_slack >= 0) & (u.tpot_s <= limit.tpot_s))
     if not len(rows):
         return
-    receivers, pool = ports(c, "decode", rows), c.integer("decode_attention_pool")[rows]
+    receivers, pool = ports(c, Phase.DECODE)[rows], c.integer("decode_attention_pool")[rows]
     keys = [u.gpus_by_pool[rows], receivers, pool]
     slowest = scenario.tiers.scale_out_bytes_per_s.min()
     per_link = kv_bytes_of_request(scenario) / slowest * u.requests_per_s[rows] / c.number("decode_dp")[rows]
-    if _links_limit(per_link):
+    if links_limit(per_link):
         keys.append(c.integer("decode_dp")[rows])
-    best = front_by_group(_codes(np.column_stack(keys)), -u.tpot_s[rows], u.requests_per_s[rows])
-    classes = _codes(np.column_stack([receivers[best], pool[best]]))
+    best = front_by_group(codes(np.column_stack(keys)), -u.tpot_s[rows], u.requests_per_s[rows])
+    classes = codes(np.column_stack([receivers[best], pool[best]]))
     for code in np.unique(classes):
         members = best[classes == code]
         yield rows[members].astype(np.int64), int(receivers[members[0]]), int(pool[members[0]])
@@ -181,20 +60,21 @@ def decode_choices(
 def combine(
     scenario: Scenario,
     partition: Partition,
-    prefill: PrefillSide,
+    supplies: Supplies,
     decode: DecodeSide,
     objective: Objective,
 ) -> Found | None:
     """Pair prefill and decode units with integer replicas; returns evaluated pairs worth keeping."""
-    useful = useful_prefill(prefill)
     parts: list[tuple[Candidates, FloatArray]] = []
     for limit in limits_of(scenario):
         for rows, receivers, pool in decode_choices(scenario, decode, limit):
             for inside in (False, True):
                 to = Receivers(receivers, pool, inside)
-                supply = supply_by_size(scenario, prefill, useful, limit, to)
+                supply = supplies(limit, to)
                 if len(supply.rate):
-                    parts.extend(_pairs(scenario, partition, prefill, decode, rows, supply, to, objective))
+                    parts.extend(
+                        _pairs(scenario, partition, supplies.side, decode, rows, supply, to, objective)
+                    )
     if not parts:
         return None
     pairs = Candidates.concatenate([block for block, _ in parts])

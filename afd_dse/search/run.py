@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -15,12 +16,16 @@ from afd_dse.search.joint import search_joint
 from afd_dse.search.layouts import enumerate_layouts, sharings
 from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import combine, probes
+from afd_dse.search.parallel import in_processes
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.sides import DecodeSide, PrefillSide, tabulate_decode, tabulate_prefill
 from afd_dse.search.space import Grid, Space, load_space, restricted
+from afd_dse.search.supply import Supplies
 from afd_dse.spec.cells import Partition, Phase
 
 Progress = Callable[[str, int], None]
+# Below so many candidates a search takes less than sharing it saves.
+PARALLEL_ROWS = 1_000_000
 NO_GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 
 
@@ -60,14 +65,15 @@ class UnitTables:
 
     def __init__(self, scenario: Scenario, space: Space, progress: Progress) -> None:
         self._scenario, self.space, self.progress = scenario, space, progress
-        self._prefill: dict[bool, PrefillSide] = {}
+        self._prefill: dict[bool, Supplies] = {}
         self._decode: dict[bool, DecodeSide] = {}
 
-    def prefill(self, partition: Partition) -> PrefillSide:
+    def prefill(self, partition: Partition) -> Supplies:
         split = partition.splits(Phase.PREFILL)
         if split not in self._prefill:
             grid = self.space.split if split else self.space.whole
-            self._prefill[split] = tabulate_prefill(self._scenario, partition, grid)
+            side = tabulate_prefill(self._scenario, partition, grid)
+            self._prefill[split] = Supplies(self._scenario, side)
         return self._prefill[split]
 
     def decode(self, partition: Partition) -> DecodeSide:
@@ -92,45 +98,44 @@ def search(
     journal: str | None = None,
     grids: Mapping[str, Mapping[str, Mapping[str, Any]]] = NO_GRIDS,
     progress: Progress = lambda mode, rows: None,
+    processes: int = 1,
 ) -> SearchOutcome:
     """Search every mode of ``modes`` in ``space``, or in what ``grids`` makes of it under the mode's name.
 
     ``method`` ``exhaustive`` enumerates, ``optuna`` samples ``trials`` candidates a mode (seeded; continued from
     ``journal``), ``auto`` enumerates what ``space.exhaustive_rows`` admits. ``progress`` is told the mode and how many
-    more candidates it has evaluated.
+    more candidates it has evaluated, as far as this process evaluates them: a large search without journal is shared by
+    ``processes``.
     """
     began = time.perf_counter()
     start = None if space.start is None else load_space(space.start)
     plain = UnitTables(scenario, space, progress)
     plain_start = None if start is None else UnitTables(scenario, start, progress)
-    outcomes: list[ModeOutcome] = []
-    for name, partition in modes:
+
+    def outcome_of(name: str, partition: Partition) -> ModeOutcome:
         own = grids.get(name, {})
         tables = plain if not own else UnitTables(scenario, restricted(space, own, name), progress)
         rows = size_of(scenario, tables.space, partition)
-        if method == "optuna" or (method == "auto" and rows > space.exhaustive_rows):
-            first = None
-            if start is not None and plain_start is not None:
-                smaller = (
-                    plain_start if not own else UnitTables(scenario, restricted(start, own, name), progress)
-                )
-                first = _enumerated(scenario, smaller.space, name, partition, objective, smaller)
-            outcome = _sampled(
-                scenario,
-                tables.space,
-                name,
-                partition,
-                objective,
-                rows,
-                seed,
-                trials,
-                journal,
-                progress,
-                first,
-            )
-        else:
-            outcome = _enumerated(scenario, tables.space, name, partition, objective, tables)
-        outcomes.append(outcome)
+        if method == "exhaustive" or (method == "auto" and rows <= space.exhaustive_rows):
+            return _enumerated(scenario, tables.space, name, partition, objective, tables)
+        first = None
+        if start is not None and plain_start is not None:
+            smaller = plain_start if not own else UnitTables(scenario, restricted(start, own, name), progress)
+            first = _enumerated(scenario, smaller.space, name, partition, objective, smaller)
+        return _sampled(
+            scenario, tables.space, name, partition, objective, rows, seed, trials, journal, progress, first
+        )
+
+    sizes = {name: size_of(scenario, space, partition) for name, partition in modes}
+    if journal is not None or sum(sizes.values()) < PARALLEL_ROWS:
+        processes = 1
+    # Modes that pair units share their tables, so that they stay together.
+    paired = [mode for mode in modes if not mode[1].is_joint]
+    apart = sorted((mode for mode in modes if mode[1].is_joint), key=lambda mode: -sizes[mode[0]])
+    parts = [part for part in (paired, *([mode] for mode in apart)) if part]
+    tasks = [partial(_outcomes, outcome_of, part) for part in parts]
+    found = {outcome.name: outcome for part in in_processes(tasks, processes) for outcome in part}
+    outcomes = [found[name] for name, _ in modes]
     used = sorted({outcome.method for outcome in outcomes})
     return SearchOutcome(
         outcomes,
@@ -140,6 +145,12 @@ def search(
         " + ".join(used),
         _explanation(outcomes, space, method),
     )
+
+
+def _outcomes(
+    outcome_of: Callable[[str, Partition], ModeOutcome], modes: Sequence[tuple[str, Partition]]
+) -> list[ModeOutcome]:
+    return [outcome_of(name, partition) for name, partition in modes]
 
 
 def _enumerated(
@@ -193,10 +204,11 @@ def _joint(
 def _paired(
     scenario: Scenario, name: str, partition: Partition, objective: Objective, tables: UnitTables
 ) -> ModeOutcome:
-    prefill, decode = tables.prefill(partition), tables.decode(partition)
+    supplies, decode = tables.prefill(partition), tables.decode(partition)
+    prefill = supplies.side
     if not len(prefill.candidates) or not len(decode.candidates):
         return _outcome(scenario, objective, name, partition, None, 0, 0, "exhaustive", "")
-    found = combine(scenario, partition, prefill, decode, objective)
+    found = combine(scenario, partition, supplies, decode, objective)
     considered = pair_count(scenario, prefill, decode)
     evaluated = len(prefill.candidates) + decode.evaluated + (len(found) if found else 0)
     note = ""

@@ -4,15 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from afd_dse.cost.columns import Candidates
+from afd_dse.cost.columns import PHASES, Candidates
+from afd_dse.cost.evaluate import gpus_by_pool
+from afd_dse.cost.memory import kv_bytes_of_request
+from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import DecodeUnits, PrefillUnits, decode_units, prefill_units
+from afd_dse.network.traffic import kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.crossing import evaluations, largest_holding
-from afd_dse.search.joint import TPOT_MARGIN
-from afd_dse.search.layouts import Sharing, blocks, enumerate_layouts, expand, loads, with_loads
+from afd_dse.rows import take_rows
+from afd_dse.search.descent import TPOT_MARGIN, Points, descend, refine
+from afd_dse.search.layouts import Sharing, blocks, enumerate_layouts, expand
 from afd_dse.search.space import Grid
 from afd_dse.spec.cells import Partition, Phase
 
@@ -70,75 +73,77 @@ def tabulate_prefill(scenario: Scenario, partition: Partition, grid: Grid) -> Pr
     return PrefillSide(candidates, prefill_units(scenario, partition, candidates))
 
 
-def tabulate_decode(
-    scenario: Scenario, partition: Partition, grid: Grid, progress: Callable[[int], None]
-) -> DecodeSide:
-    """Evaluate every decode unit of ``partition`` over the batch grid.
+def ports(c: Candidates, phase: Phase) -> IntArray:
+    """GPUs that hold one request's KV in ``phase``, [n]."""
+    tp, cp, pp = (c.integer(f"{PHASES[phase]}_{cut}") for cut in ("tp", "cp", "pp"))
+    return tp * cp * pp
 
-    Between the last batch that holds the TPOT limit and memory and the next one, the largest that holds is added. A
-    layout is given up once it is clearly beyond either.
+
+def codes(keys: FloatArray) -> IntArray:
+    """One integer per distinct row of ``keys``."""
+    return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def tabulate_decode(
+    scenario: Scenario,
+    partition: Partition,
+    grid: Grid,
+    progress: Callable[[int], None],
+    *,
+    whole: bool = False,
+) -> DecodeSide:
+    """Evaluate the decode units of ``partition`` over the batch grid, from coarse to fine.
+
+    Unless the ``whole`` grid is asked for, batches are left out whose units others beat that take equal GPUs of every
+    pool and receive KV alike. A layout is given up above a batch that is clearly beyond memory or limits. Between the
+    last batch that holds them and the next one, the largest that holds is added.
     """
     layouts = enumerate_layouts(scenario, partition, (Phase.DECODE,), grid)
     limits = [limit.tpot_s for limit in limits_of(scenario)]
-    found: list[tuple[Candidates, DecodeUnits]] = []
-    evaluated = 0
-    active = layouts
-    held = np.zeros((len(limits), len(layouts)), dtype=bool)
-    crossings: list[Candidates] = []
-    crossed: list[float] = []
-    for values in loads(grid.batch.values()):
-        if not len(active):
-            break
-        table = [
-            (block, decode_units(scenario, partition, block)) for block in blocks(with_loads(active, values))
-        ]
-        units = _join([part for _, part in table])
-        found.extend(table)
-        evaluated += len(units.tpot_s)
-        progress(len(units.tpot_s))
-        shape = (len(active), len(values))
-        for number, limit in enumerate(limits):
-            holds = _holds(units, limit).reshape(shape)
-            before = np.column_stack([held[number], holds[:, :-1]])
-            row, column = np.nonzero(before & ~holds)
-            crossings.append(active.take(row).replace(batch_size=values[column]))
-            crossed.extend([limit] * len(row))
-            held[number] = holds[:, -1]
-        alive = (units.memory_slack >= 0.0) & (units.tpot_s <= max(limits) * (1.0 + TPOT_MARGIN))
-        survivors = np.flatnonzero(alive.reshape(shape).all(axis=1))
-        active, held = active.take(survivors), held[:, survivors]
-    if not found:
+    if not len(layouts):
         return DecodeSide(layouts, decode_units(scenario, partition, layouts), 0)
-    if crossed:
-        beyond = Candidates.concatenate(crossings)
-        done = 0
-        for block in blocks(beyond):
-            limit_s = np.array(crossed[done : done + len(block)])
-            found.append(_refine(scenario, partition, block, grid.batch.ratio, limit_s))
-            done += len(block)
-        evaluated += evaluations(done) + done
-        progress(done)
-    candidates = Candidates.concatenate([block for block, _ in found])
-    return DecodeSide(candidates, _join([part for _, part in found]), evaluated)
+    carried = layouts.number("decode_dp") / _slowest_transfer_s(scenario)
+    table: list[tuple[Candidates, DecodeUnits]] = []
+
+    def at(rows: IntArray, batch_size: FloatArray) -> Points:
+        began = len(table)
+        for block in blocks(layouts.take(rows).replace(batch_size=batch_size)):
+            table.append((block, decode_units(scenario, partition, block)))
+            progress(len(block))
+        units = _join([part for _, part in table[began:]])
+        fits, rate = units.memory_slack >= 0.0, units.requests_per_s
+        holds, grows = (
+            fits & (units.tpot_s <= max(limits) * (1.0 + margin)) for margin in (0.0, TPOT_MARGIN)
+        )
+        # Handing KV over may limit a unit: what its links carry at the slowest is certain.
+        sure = np.minimum(rate, carried[rows])
+        return Points(units.tpot_s, rate[:, None], sure[:, None], holds, grows)
+
+    cuts = {phase: Cut.of(layouts, phase) for phase in Phase}
+    used = gpus_by_pool(scenario, partition, cuts, (Phase.DECODE,))
+    alike = [used, ports(layouts, Phase.DECODE), layouts.integer("decode_attention_pool")]
+    group = codes(np.column_stack(alike))
+    useful = refine(descend(grid.batch.values(), group, at, whole=whole), at, limits)
+    candidates = Candidates.concatenate([block for block, _ in table])
+    units = _join([part for _, part in table])
+    return DecodeSide(candidates.take(useful), take_rows(units, useful), len(candidates))
 
 
-def _holds(units: DecodeUnits, tpot_limit: float | FloatArray) -> npt.NDArray[np.bool_]:
-    result: npt.NDArray[np.bool_] = (units.tpot_s <= tpot_limit) & (units.memory_slack >= 0.0)
-    return result
-
-
-def _refine(
-    scenario: Scenario, partition: Partition, beyond: Candidates, ratio: float, tpot_limit: FloatArray
-) -> tuple[Candidates, DecodeUnits]:
-    """For layouts that hold the limits one grid step below their batch only: the largest batch that holds them."""
-    high = beyond.number("batch_size")
-
-    def holds(rows: IntArray, batch: FloatArray) -> npt.NDArray[np.bool_]:
-        tried = beyond.take(rows).replace(batch_size=batch)
-        return _holds(decode_units(scenario, partition, tried), tpot_limit[rows])
-
-    final = beyond.replace(batch_size=largest_holding(high / ratio, high, holds))
-    return final, decode_units(scenario, partition, final)
+def _slowest_transfer_s(scenario: Scenario) -> float:
+    """Longest time that handing a request's KV over can keep a link busy, seconds: one port, between any two pools."""
+    source, target = np.indices((len(scenario.pools),) * 2).reshape(2, -1)
+    one = np.ones(len(source), dtype=np.int64)
+    size = np.full(len(source), kv_bytes_of_request(scenario))
+    found = kv_transfer_seconds(
+        scenario.tiers,
+        from_pool=source,
+        to_pool=target,
+        senders=one,
+        receivers=one,
+        fits_domain=one < 1,
+        kv_bytes=size,
+    )
+    return float(found.max())
 
 
 def _join(parts: list[DecodeUnits]) -> DecodeUnits:

@@ -15,10 +15,11 @@ from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.crossing import evaluations, largest_holding
-from afd_dse.search.joint import most_replicas, over_loads, refine_batch, with_replicas
-from afd_dse.search.layouts import BLOCK_ROWS, enumerate_layouts, expand, sharings
-from afd_dse.search.pool import Found, keep
+from afd_dse.search.crossing import SECTIONS, evaluations, largest_holding
+from afd_dse.search.descent import Points, descend
+from afd_dse.search.joint import most_replicas, points_of, with_replicas
+from afd_dse.search.layouts import BLOCK_ROWS, blocks, enumerate_layouts, expand, sharings
+from afd_dse.search.pool import Found
 from afd_dse.search.space import Grid
 from afd_dse.search.stair_steps import best_within
 from afd_dse.spec.cells import Partition, Phase
@@ -56,25 +57,33 @@ def joint_steps(
         return None, 0, 0
     replicas = most_replicas(scenario, partition, layouts)
     considered = int(replicas.sum()) * len(chunks) * len(batch) * len(ways)
+    candidates = Candidates.concatenate(
+        [expand(with_replicas(layouts, replicas), chunks, [way]) for way in ways]
+    )
     kept: list[Found] = []
-    best: list[Found] = []
     computed = 0
-    for way in ways:
-        for found in over_loads(scenario, expand(with_replicas(layouts, replicas), chunks, [way]), batch):
+
+    def at(rows: IntArray, batch_size: FloatArray) -> Points:
+        nonlocal computed
+        points = []
+        for block in blocks(candidates.take(rows).replace(batch_size=batch_size)):
+            found = Found(block, evaluate(scenario, block))
             computed += len(found)
             progress(len(found))
             kept.append(found.take(found.evaluation.feasible))
-            best.append(keep(scenario, "total_throughput", found, best=256))
+            points.append(points_of("total_throughput", found))
+        return Points.join(points)
+
+    # With fewer replicas a layout may hold its TTFT under loads that others beat with more: nothing is left out.
+    descend(batch, np.zeros(len(candidates), dtype=np.int64), at, whole=True)
     feasible = Found.join(kept)
     if not len(feasible):
         return None, considered, computed
     units = _by_size(feasible)
     search = _Search(scenario, units, progress)
     size, many, row = search.strongest()
-    raised = search.raised(size, many, row, grid.batch.ratio)
-    most = refine_batch(scenario, "total_throughput", Found.join(best), grid.batch.ratio)
-    computed += search.computed + evaluations(len(most)) + len(most)
-    return Found.join([raised, most]), considered, computed
+    raised = search.raised(size, many, row, grid.batch.ratio, float(batch[-1]))
+    return raised, considered, computed + search.computed
 
 
 def _by_size(feasible: Found) -> _Units:
@@ -125,10 +134,11 @@ class _Search:
         table = np.unique(np.column_stack([size, many, row])[row < u.stop[size]], axis=0)
         return table[:, 0], table[:, 1], table[:, 2]
 
-    def raised(self, size: IntArray, many: IntArray, row: IntArray, ratio: float) -> Found:
+    def raised(self, size: IntArray, many: IntArray, row: IntArray, ratio: float, last: float) -> Found:
         """The strongest rows, and what comes of them and their next ones between the loads of the grid.
 
-        Left out is what could not become a step even if its rate grew by ``ratio``, the step of the grid.
+        Left out is what could not become a step even if its rate grew by ``ratio``, the step of the grid, which ends
+        at ``last``.
         """
         u = self._units
         gpus, rate = u.size[row] * many[:, None], u.rate[row] * many
@@ -150,9 +160,12 @@ class _Search:
             candidates = chosen.candidates.take(tried).replace(batch_size=batch)
             return evaluate(self._scenario, candidates).feasible
 
-        final = chosen.candidates.replace(batch_size=largest_holding(low, low * ratio, holds))
-        self.computed += evaluations(len(low)) + len(low)
-        self._progress(evaluations(len(low)))
+        batch = largest_holding(low, np.minimum(low * ratio, last), holds)
+        # What it has left of the step, once more: the steps of unlike layouts are compared closely.
+        batch = largest_holding(batch, np.minimum(batch * ratio ** (1.0 / SECTIONS), last), holds)
+        final = chosen.candidates.replace(batch_size=batch)
+        self.computed += 2 * evaluations(len(low)) + len(low)
+        self._progress(2 * evaluations(len(low)))
         return Found.join([chosen, Found(final, evaluate(self._scenario, final))])
 
     def _first(self, start: IntArray, stop: IntArray, replicas: IntArray) -> IntArray:

@@ -18,36 +18,31 @@ from afd_dse.search.crossing import evaluations, largest_holding
 from afd_dse.search.pairs import (
     COMBINATION_BLOCK,
     LATENCY_REFINEMENT,
-    Receivers,
-    Supply,
     assembled,
     decode_choices,
     paired_rates,
-    repeated,
-    supply_by_size,
     throttled,
-    useful_prefill,
 )
 from afd_dse.search.pool import Found
 from afd_dse.search.sides import DecodeSide, PrefillSide, limits_of
 from afd_dse.search.stair_steps import best_within, largest_of_each, steps
+from afd_dse.search.supply import Receivers, Supplies, Supply, repeated
 from afd_dse.spec.cells import Partition
 
 
 def paired_steps(
-    scenario: Scenario, partition: Partition, prefill: PrefillSide, decode: DecodeSide
+    scenario: Scenario, partition: Partition, supplies: Supplies, decode: DecodeSide
 ) -> tuple[Found | None, int]:
     """The steps of all pairs of units with all numbers of replicas, evaluated; and how many rows were computed."""
-    useful = useful_prefill(prefill)
     parts: list[tuple[Candidates, FloatArray, FloatArray, FloatArray]] = []
     for limit in limits_of(scenario):
         for rows, receivers, pool in decode_choices(scenario, decode, limit):
             strongest = _strongest(decode, rows)
             for inside in (False, True):
                 to = Receivers(receivers, pool, inside)
-                supply = supply_by_size(scenario, prefill, useful, limit, to)
+                supply = supplies(limit, to)
                 if len(supply.rate):
-                    parts.extend(_pairs(scenario, partition, prefill, decode, strongest, supply, to))
+                    parts.extend(_pairs(scenario, partition, supplies.side, decode, strongest, supply, to))
     if not parts:
         return None, 0
     sizes, rates = (np.concatenate([part[number] for part in parts]) for number in (1, 2))

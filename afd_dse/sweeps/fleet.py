@@ -20,6 +20,7 @@ from afd_dse.results.fleet import Stairs, fleet_document, model_result, nearest_
 from afd_dse.results.result import Result, model_facts
 from afd_dse.results.table import candidate_table
 from afd_dse.results.words import types_words
+from afd_dse.search.parallel import usable_processes
 from afd_dse.search.pool import pareto_rows, ranking
 from afd_dse.search.run import Progress
 from afd_dse.search.space import load_space
@@ -157,6 +158,7 @@ def _steps_of(one: Combination, progress: Progress) -> tuple[pd.DataFrame, Stair
         [(name, parse_partition(text)) for name, text in asked.partitions],
         grids={name: grids_of(name) for name, _ in asked.partitions},
         progress=progress,
+        processes=usable_processes(),
     )
     if stairs.found is None:
         return pd.DataFrame(), stairs

@@ -66,7 +66,7 @@ def compute(task: Task) -> Outcome:
             "failed", f"{host} has another afd-dse ({', '.join(different)} differ); install the same"
         )
     try:
-        document = optimize(load_job(task.job)).document
+        document = optimize(load_job(task.job), processes=1).document
         text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     except InputError as error:
         return without("bad_input", "; ".join(str(problem) for problem in error.problems))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from afd_dse.errors import InputError
 from afd_dse.operators.database import OperatorDatabase
 from afd_dse.operators.latency import Latency, Provenance
-from afd_dse.operators.moe import MoeTable, busiest_share, clean_rows, distinct, load_frame
+from afd_dse.operators.moe import MoeTable, busiest_share, clean_rows, load_frame
 from afd_dse.operators.speed_of_light import moe_work, seconds
 from afd_dse.spec.catalogue import load_accelerator
 
@@ -136,10 +136,15 @@ def test_no_value_lies_between_two_kernels() -> None:
     table = MoeTable(synthetic({"slow": 0.2, "fast": 0.5}), H200, "fp8")
     for local in (8.0, 16.0, 24.0, 32.0):
         plan = table.plan((7168.0, 2048.0, 8.0, 256.0, 1.0), local, "balanced", True)
-        efficiency, _ = table.efficiency(plan, np.array([10.0, 64.0, 300.0, 5000.0]))
+        efficiency, _ = table.efficiency(
+            [plan], np.zeros(4, dtype=np.int64), np.array([10.0, 64.0, 300.0, 5000.0])
+        )
         np.testing.assert_allclose(efficiency, 0.5)
     other = table.plan((5120.0, 1536.0, 8.0, 160.0, 1.0), 20.0, "balanced", True)
-    assert table.efficiency(other, np.array([100.0]))[0][0] in (pytest.approx(0.2), pytest.approx(0.5))
+    assert table.efficiency([other], np.zeros(1, dtype=np.int64), np.array([100.0]))[0][0] in (
+        pytest.approx(0.2),
+        pytest.approx(0.5),
+    )
 
 
 def test_uneven_tokens_bound_a_kernel_from_above_but_never_speak_alone() -> None:
@@ -149,7 +154,11 @@ def test_uneven_tokens_bound_a_kernel_from_above_but_never_speak_alone() -> None
 
     def efficiency(frame: pd.DataFrame, local: float) -> float:
         table = MoeTable(frame, H200, "fp8")
-        return float(table.efficiency(table.plan(shape, local, "balanced", True), tokens)[0][0])
+        return float(
+            table.efficiency(
+                [table.plan(shape, local, "balanced", True)], np.zeros(1, dtype=np.int64), tokens
+            )[0][0]
+        )
 
     assert efficiency(rows, 32.0) == pytest.approx(0.5)  # faster in spite of it than the other kernel
     slow = rows.assign(efficiency=rows["efficiency"].where(~rows["uneven"], 0.01))
@@ -248,10 +257,3 @@ def test_more_bandwidth_is_never_slower(tokens: float, ep: int, faster: float) -
 def test_unknown_routing_is_refused(trtllm: OperatorDatabase) -> None:
     with pytest.raises(InputError, match=r"power_law_1\.01"):
         ask(trtllm, distribution="zipf")
-
-
-def test_distinct_rows_are_found_with_their_indices() -> None:
-    columns = (np.array([1.0, 2.0, 1.0, 1.0]), np.array([5.0, 5.0, 5.0, 6.0]))
-    found = {key: sorted(rows.tolist()) for rows, key in distinct(*columns)}
-    assert found == {(1.0, 5.0): [0, 2], (2.0, 5.0): [1], (1.0, 6.0): [3]}
-    assert distinct(np.empty(0)) == []

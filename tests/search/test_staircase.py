@@ -93,7 +93,10 @@ def test_the_last_step_is_what_the_search_finds_for_the_whole_cluster(job: str, 
         return
     assert stairs.found is not None
     best = float(outcome.found.evaluation.metrics["requests_per_s"][outcome.ranking[0]])
-    assert stairs.found.evaluation.metrics["requests_per_s"][-1] == pytest.approx(best, rel=1e-5)
+    last = float(stairs.found.evaluation.metrics["requests_per_s"][-1])
+    assert last >= best * (1.0 - 1e-4)
+    # The search ends a hundredth of a step of the grid of loads below a limit, the staircase closer.
+    assert last <= best * where.whole.batch.ratio**0.01
     assert stairs.modes[0].considered == outcome.considered
 
 
@@ -109,7 +112,7 @@ def test_a_smaller_cluster_has_the_lower_steps_of_a_larger_one(text: str) -> Non
         sizes, rates = large.evaluation.gpus_by_pool, large.evaluation.metrics["requests_per_s"]
         fits = float(best_within(sizes, rates, np.array([[float(count)]]))[0])
         most = 0.0 if small is None else float(small.evaluation.metrics["requests_per_s"][-1])
-        assert most == pytest.approx(fits, rel=1e-5), count
+        assert most == pytest.approx(fits, rel=1e-4), count
 
 
 def test_all_modes_together_have_the_best_step_of_any() -> None:

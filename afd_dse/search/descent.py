@@ -1,0 +1,231 @@
+"""Layouts over a grid of batches, from coarse to fine: what lies between two is evaluated where it may matter.
+
+A larger batch never makes a step much faster (:data:`DIP`). So between two batches no TPOT is below that of the lower
+one, and no rate above what the upper one would have at that TPOT. Where what has been found beats both, nothing
+between them can be on the front nor the best, and it is left out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.search.pareto import front_by_group
+
+BoolArray = npt.NDArray[np.bool_]
+
+# A step of a larger batch takes at least this much less time than one of a smaller batch, as a share: measured kernels
+# are not strictly monotone. x
+DIP = 0.1
+# Loads between two of the coarsest pass. A power of two: every pass halves it.
+COARSEST = 8
+# Loads of the coarsest pass that are evaluated at once: few calls on large blocks, and still dead layouts are dropped.
+LOADS_AT_ONCE = 2
+# A layout is given up above a load at which its TPOT exceeds the limit by this share.
+TPOT_MARGIN = 0.25
+
+
+# The step of the grid on which a limit ends to hold is cut into so many sections, and the one where it ends again. A
+# call costs little more for many rows than for few.
+SECTIONS = 11
+SECTIONINGS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Layouts at a batch, columns [n].
+
+    ``tpot_s``; ``rates`` [n, k], each proportional to the requests/s, and ``sure`` [n, k] what is certain of them where
+    something else may limit them; ``holds`` every limit; ``grows``: whether a larger batch may still hold them.
+    """
+
+    tpot_s: FloatArray
+    rates: FloatArray
+    sure: FloatArray
+    holds: BoolArray
+    grows: BoolArray
+
+    @staticmethod
+    def join(parts: "Sequence[Points]") -> "Points":
+        """All points of ``parts``."""
+        return Points(*(np.concatenate([getattr(part, name) for part in parts]) for name in Points.__slots__))
+
+
+# Points of layouts [n] at batches [n].
+Evaluate = Callable[[IntArray, FloatArray], Points]
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """Points that were evaluated, and the steps between batches that may matter.
+
+    ``layout`` and ``batch`` of every point [n]; ``fronts``, for each rate, the points that hold and that no other of
+    the same ``group`` [layouts] beats. Of every step [m] the point ``low`` where it begins, and the batch ``end``
+    before which it ends: ``high`` is the point there, −1 where it was not evaluated.
+    """
+
+    group: IntArray
+    points: Points
+    layout: IntArray
+    batch: FloatArray
+    fronts: tuple[IntArray, ...]
+    low: IntArray
+    high: IntArray
+    end: FloatArray
+
+    def of(self, steps: IntArray | BoolArray) -> "Descent":
+        """The same points with some of the steps."""
+        return replace(self, low=self.low[steps], high=self.high[steps], end=self.end[steps])
+
+    def beaten(self, dip: float) -> BoolArray:
+        """Whether points that hold beat all that may lie in each step, [m]; in it TPOT falls by ``dip`` at most."""
+        points, low, of = self.points, self.low, self.group[self.layout[self.low]]
+        tpot = points.tpot_s[low] * (1.0 - dip)
+        result = np.ones(len(low), dtype=bool)
+        for number, front in enumerate(self.fronts):
+            most = points.rates[low, number] * self.end / self.batch[low] / (1.0 - dip)
+            by = self.group[self.layout[front]]
+            best = _best_at(by, points.tpot_s[front], points.sure[front, number], of, tpot)
+            result &= best >= most
+        return result
+
+    def tried(self, layout: IntArray, batch: FloatArray, evaluate: Evaluate) -> "Descent":
+        """With further points."""
+        if not len(layout):
+            return self
+        more = evaluate(layout, batch)
+        points, layouts = Points.join([self.points, more]), np.concatenate([self.layout, layout])
+        new = len(self.layout) + np.flatnonzero(more.holds)
+        fronts = []
+        for number, front in enumerate(self.fronts):
+            rows = np.concatenate([front, new])
+            best = front_by_group(self.group[layouts[rows]], -points.tpot_s[rows], points.sure[rows, number])
+            fronts.append(rows[best])
+        return replace(
+            self,
+            points=points,
+            layout=layouts,
+            batch=np.concatenate([self.batch, batch]),
+            fronts=tuple(fronts),
+        )
+
+
+def descend(batches: FloatArray, group: IntArray, evaluate: Evaluate, *, whole: bool = False) -> Descent:
+    """Evaluate layouts over ascending ``batches``, coarse to fine; ``whole``: all of them, nothing is left out.
+
+    Only layouts of one ``group`` [layouts] are compared with each other. A layout is given up above a batch that cannot
+    grow.
+    """
+    width = 1 if whole else COARSEST
+    found, place = _coarse(batches, width, group, evaluate)
+    while True:
+        # NOTE: a point that cannot grow, or the last one, ends the step below it, and none begins there.
+        matters = found.points.grows[found.low] & (place < len(batches) - 1)
+        found, place = found.of(matters), place[matters]
+        if not whole:
+            worth = ~found.beaten(DIP)
+            found, place = found.of(worth), place[worth]
+        if width == 1:
+            return found
+        width //= 2
+        inside = np.flatnonzero(place + width < len(batches))
+        found = _halved(found, inside, batches[place[inside] + width], evaluate)
+        place = np.concatenate([place, place[inside] + width])
+
+
+def refine(found: Descent, evaluate: Evaluate, limits_s: Sequence[float]) -> IntArray:
+    """Narrow the steps on which a TPOT limit, or another one, ends to hold: as long as what they hold may matter.
+
+    Returns which of all points evaluated are those of the grid, or the last one found to hold in a step. Inside a step
+    of the grid a larger batch is taken never to be faster; where holding ends more than once, the first end is found.
+    """
+    grid = len(found.layout)
+    parts = []
+    for limit in limits_s:
+        holds = found.points.holds & (found.points.tpot_s <= limit)
+        ends = holds[found.low] & ~((found.high >= 0) & holds[found.high])
+        parts.append((np.flatnonzero(ends), np.full(int(ends.sum()), limit)))
+    steps, limit_s = (np.concatenate(column) for column in zip(*parts, strict=True))
+    found = found.of(steps)
+    last = [np.arange(grid)]
+    for _ in range(SECTIONINGS):
+        worth = ~found.beaten(0.0)
+        last.append(found.low[~worth])
+        found, limit_s = found.of(worth), limit_s[worth]
+        found = _sectioned(found, limit_s, evaluate)
+    return np.unique(np.concatenate([*last, found.low]))
+
+
+def _sectioned(found: Descent, limit_s: FloatArray, evaluate: Evaluate) -> Descent:
+    """Every step narrowed to the section on which its limit ends to hold first."""
+    ratio = (found.end / found.batch[found.low]) ** (1.0 / SECTIONS)
+    batch = found.batch[found.low, None] * ratio[:, None] ** np.arange(SECTIONS + 1)
+    known, tried = len(found.layout), (len(found.low), SECTIONS - 1)
+    layout = np.repeat(found.layout[found.low], SECTIONS - 1)
+    after = found.tried(layout, batch[:, 1:-1].reshape(-1), evaluate)
+    holds = after.points.holds[known:].reshape(tried)
+    holds &= after.points.tpot_s[known:].reshape(tried) <= limit_s[:, None]
+    held = np.where(holds.all(axis=1), SECTIONS - 1, np.argmin(holds, axis=1))
+    new = known + np.arange(holds.size).reshape(tried)
+    points = np.column_stack([found.low, new, found.high])
+    row = np.arange(len(held))
+    return replace(after, low=points[row, held], high=points[row, held + 1], end=batch[row, held + 1])
+
+
+def _coarse(batches: FloatArray, width: int, group: IntArray, evaluate: Evaluate) -> tuple[Descent, IntArray]:
+    """All layouts under every ``width``-th batch, each until it cannot grow; and the place of every point."""
+    places = np.arange(0, len(batches), width)
+    active = np.arange(len(group))
+    none, nothing = np.zeros(0, dtype=np.int64), evaluate(active[:0], batches[:0])
+    fronts = (none,) * nothing.rates.shape[1]
+    found = Descent(group, nothing, none, batches[:0], fronts, none, none, batches[:0])
+    place = [none]
+    for start in range(0, len(places), LOADS_AT_ONCE):
+        here = places[start : start + LOADS_AT_ONCE]
+        place.append(np.tile(here, len(active)))
+        known = len(found.layout)
+        found = found.tried(np.repeat(active, len(here)), batches[place[-1]], evaluate)
+        grows = found.points.grows[known:].reshape(len(active), len(here)).all(axis=1)
+        active = active[grows]
+        if not len(active):
+            break
+    rows, columns = found.layout, np.concatenate(place)
+    # The next batch of the same layout, where it was evaluated.
+    order = np.lexsort((columns, rows))
+    follows = np.append(rows[order][1:] == rows[order][:-1], False)
+    high = np.full(len(rows), -1, dtype=np.int64)
+    high[order] = np.where(follows, np.append(order[1:], -1), -1)
+    end = batches[np.minimum(columns + width, len(batches) - 1)]
+    return replace(found, low=np.arange(len(rows)), high=high, end=end), columns
+
+
+def _halved(found: Descent, steps: IntArray, middle: FloatArray, evaluate: Evaluate) -> Descent:
+    """``steps`` of ``found`` cut at their batch ``middle``; the upper halves come after all others."""
+    new = len(found.layout) + np.arange(len(steps))
+    below, end = found.high.copy(), found.end.copy()
+    below[steps], end[steps] = new, middle
+    return replace(
+        found.tried(found.layout[found.low[steps]], middle, evaluate),
+        low=np.concatenate([found.low, new]),
+        high=np.concatenate([below, found.high[steps]]),
+        end=np.concatenate([end, found.end[steps]]),
+    )
+
+
+def _best_at(
+    group: IntArray, tpot_s: FloatArray, rate: FloatArray, asked_group: IntArray, asked_tpot_s: FloatArray
+) -> FloatArray:
+    """Largest ``rate`` of a group within a TPOT, for every one that is asked [m]; zero or less where there is none."""
+    groups = np.concatenate([group, asked_group])
+    tpot = np.concatenate([tpot_s, asked_tpot_s])
+    asked = np.arange(len(groups)) >= len(group)
+    # Ranks keep the running maximum of one group from reaching into the next.
+    step = float(rate.max(initial=0.0)) + 1.0
+    lifted = np.where(asked, 0.0, np.concatenate([rate, np.zeros(len(asked_group))])) + groups * step
+    order = np.lexsort((asked, tpot, groups))
+    best = np.empty(len(groups))
+    best[order] = np.maximum.accumulate(lifted[order])
+    result: FloatArray = (best - groups * step)[len(group) :]
+    return result

@@ -1,0 +1,213 @@
+"""What prefill supplies: the largest request rate that meets the TTFT limit, for every number of prefill GPUs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from afd_dse.cost.engines import Prefill, first_token
+from afd_dse.cost.evaluate import MAX_UTILIZATION
+from afd_dse.cost.memory import kv_bytes_of_request
+from afd_dse.cost.scenario import Scenario
+from afd_dse.network.traffic import exposed_transfer_seconds, kv_transfer_seconds
+from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import distinct_rows, take_rows
+from afd_dse.search.pareto import front, non_dominated
+from afd_dse.search.sides import Limits, PrefillSide, codes, ports
+from afd_dse.spec.cells import Phase
+
+# Rates are met from below, so that rounding never pushes a pair over a limit.
+RATE_MARGIN = 1.0 - 1e-9
+# Units that keep their hand-over links busier than this are told apart by their number of links, too.
+BUSY_LINKS = 0.25
+# Halvings of the utilisation for all prefill units, and for those that may still be best: 2⁻⁴⁴ in all.
+HALVINGS_OF_ALL = 8
+HALVINGS = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Receivers:
+    """Decode units that receive KV alike: GPUs that hold one request, their pool, and whether prefill is near."""
+
+    gpus: int
+    pool: int
+    inside: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """The best prefill for every number of GPUs, columns [s].
+
+    Admissible ``rate``, GPUs by pool, which unit and how many; ``transfer_s`` of one request over one of ``links``;
+    ``served_s`` from the start of prefill to the first token at least.
+    """
+
+    rate: FloatArray
+    gpus_by_pool: FloatArray
+    unit: IntArray
+    replicas: IntArray
+    transfer_s: FloatArray
+    links: FloatArray
+    served_s: FloatArray
+
+
+def repeated(units: FloatArray, rows: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
+    """Every row with 1, 2, … as many replicas as the cluster holds: rows and replicas."""
+    sizes = units[rows]
+    fits = (
+        np.where(sizes > 0, counts / np.maximum(sizes, 1.0), np.inf).min(axis=1) if len(rows) else np.zeros(0)
+    )
+    number = np.floor(fits + 1e-9).astype(np.int64)
+    replicas = [np.arange(1, n + 1) for n in number]
+    return np.repeat(rows, number), np.concatenate(replicas) if replicas else np.zeros(0, dtype=np.int64)
+
+
+class Supplies:
+    """The supplies of one prefill side, each worked out once."""
+
+    def __init__(self, scenario: Scenario, side: PrefillSide) -> None:
+        self.scenario, self.side = scenario, side
+        self._useful = _useful_prefill(side)
+        self._known: dict[tuple[Limits, Receivers], Supply] = {}
+
+    def __call__(self, limit: Limits, to: Receivers) -> Supply:
+        """Largest admissible request rate by prefill GPUs, for decode units that receive KV as ``to``."""
+        if (limit, to) not in self._known:
+            self._known[limit, to] = _supply(self.scenario, self.side, self._useful, limit, to)
+        return self._known[limit, to]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """Prefill units with their number of replicas, columns [n]: what they do, GPUs by pool, links, KV transfer."""
+
+    unit: IntArray
+    replicas: IntArray
+    prefill: Prefill
+    gpus_by_pool: FloatArray
+    links: FloatArray
+    transfer_s: FloatArray
+
+    @property
+    def capacity(self) -> FloatArray:
+        """Requests/s if never idle [n]."""
+        return self.prefill.capacity * self.replicas
+
+
+def _choices(scenario: Scenario, side: PrefillSide, useful: IntArray, to: Receivers) -> _Choices:
+    c = side.candidates
+    unit, replicas = repeated(side.units.gpus_by_pool, useful, scenario.pool_counts)
+    transfer = kv_transfer_seconds(
+        scenario.tiers,
+        from_pool=c.integer("prefill_attention_pool")[unit],
+        to_pool=np.full(len(unit), to.pool),
+        senders=ports(c, Phase.PREFILL)[unit],
+        receivers=np.full(len(unit), to.gpus),
+        fits_domain=np.full(len(unit), to.inside),
+        kv_bytes=np.full(len(unit), kv_bytes_of_request(scenario)),
+    )
+    return _Choices(
+        unit,
+        replicas,
+        take_rows(side.units.prefill, unit),
+        side.units.gpus_by_pool[unit] * replicas[:, None],
+        c.number("prefill_dp")[unit] * replicas,
+        transfer,
+    )
+
+
+def _supply(scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limits, to: Receivers) -> Supply:
+    choices = _choices(scenario, side, useful, to)
+    low, high = _admissible(scenario, choices, limit, (0.0, MAX_UTILIZATION), HALVINGS_OF_ALL)
+    # What others with equal GPUs and links surpass already is not looked at closer.
+    if len(low):
+        alike = distinct_rows([*choices.gpus_by_pool.T, choices.links])[1]
+        surest = np.zeros(alike.max() + 1)
+        np.maximum.at(surest, alike, low * choices.capacity)
+        closer = np.flatnonzero((high > 0.0) & (high * choices.capacity >= surest[alike]))
+        choices, bracket = take_rows(choices, closer), (low[closer], high[closer])
+        low, _ = _admissible(scenario, choices, limit, bracket, HALVINGS)
+    rate = low * choices.capacity
+    ok = np.flatnonzero(rate > 0.0)
+    columns = np.column_stack([rate, -choices.gpus_by_pool])[ok]
+    # Where links may limit, more of them count as well.
+    if links_limit(choices.transfer_s * rate / choices.links):
+        carried = choices.links[ok] / choices.transfer_s[ok]
+        best = ok[non_dominated(np.column_stack([columns, carried]))]
+    else:
+        best = ok[front(columns[:, 0], columns[:, 1]) if columns.shape[1] == 2 else non_dominated(columns)]
+    chosen = take_rows(choices, best)
+    exposed = exposed_transfer_seconds(chosen.transfer_s, chosen.prefill.service_s, scenario.model.layers)
+    return Supply(
+        rate[best] * RATE_MARGIN,
+        chosen.gpus_by_pool,
+        chosen.unit,
+        chosen.replicas,
+        chosen.transfer_s,
+        chosen.links,
+        chosen.prefill.alone_s + exposed,
+    )
+
+
+def _admissible(
+    scenario: Scenario,
+    choices: _Choices,
+    limit: Limits,
+    bracket: tuple[FloatArray | float, FloatArray | float],
+    halvings: int,
+) -> tuple[FloatArray, FloatArray]:
+    """Narrow a bracket of the largest utilisation at which the first token comes in time, [n]; (0, 0) where none does.
+
+    TTFT grows with the utilisation.
+    """
+    replicas = choices.replicas.astype(np.float64)
+
+    def fits(utilization: FloatArray) -> npt.NDArray[np.bool_]:
+        ok = np.ones(len(utilization), dtype=bool)
+        for budget, percentile in ((limit.ttft_s, scenario.slo.percentile), (limit.mean_ttft_s, 50.0)):
+            if np.isfinite(budget):
+                found = first_token(
+                    scenario,
+                    choices.prefill,
+                    replicas,
+                    utilization,
+                    choices.transfer_s,
+                    percentile,
+                )
+                ok &= found.ttft_s <= budget
+        return ok
+
+    low, high = (np.broadcast_to(edge, choices.unit.shape).astype(np.float64) for edge in bracket)
+    low = np.where(fits(high), high, low)
+    high = np.where(fits(low), high, 0.0)
+    for _ in range(halvings):
+        middle = (low + high) / 2.0
+        ok = fits(middle)
+        low, high = np.where(ok, middle, low), np.where(ok, high, middle)
+    return np.minimum(low, high), high
+
+
+def links_limit(busy: FloatArray) -> bool:
+    """Whether handing KV over takes much of the links' time [n] anywhere."""
+    return bool(len(busy)) and bool(busy.max() > BUSY_LINKS)
+
+
+def _useful_prefill(side: PrefillSide) -> IntArray:
+    """Prefill units that fit into memory and that no unit of the same size, KV ports and attention ranks beats.
+
+    A unit beats another that has no more capacity and serves no faster: neither a prompt alone, nor a full step, nor by
+    what a further prompt adds. At equal capacity a shorter service means fewer servers, whose longer wait never
+    outweighs it below the utilisation limit: k + P(k)/(2(1 − ρ)) grows with k.
+    """
+    u, c = side.units, side.candidates
+    rows = np.flatnonzero(u.memory_slack >= 0).astype(np.int64)
+    if not len(rows):
+        return rows
+    keys = [u.gpus_by_pool[rows], ports(c, Phase.PREFILL)[rows], c.integer("prefill_dp")[rows]]
+    alike = codes(np.column_stack([*keys, c.integer("prefill_attention_pool")[rows]]))
+    p = u.prefill
+    adds = (p.service_s - p.alone_s) / np.maximum(p.per_step - 1.0, 1.0)
+    columns = np.column_stack([-(p.service_s + p.gate_s), -p.alone_s, -adds, p.capacity])[rows]
+    groups = (np.flatnonzero(alike == code) for code in range(alike.max() + 1))
+    useful = np.concatenate([group[non_dominated(columns[group])] for group in groups])
+    return np.asarray(rows[useful], dtype=np.int64)
