@@ -11,7 +11,6 @@ from afd_dse.operators.latency import FloatArray, IntArray
 # what ends holding (a queue, a page of the cache) is too bent to be found faster by its slope.
 ROUNDS = 3
 TRIED = 4
-SECTIONS = (TRIED + 1) ** ROUNDS
 
 # Whether layouts ``rows`` [n] hold at ``batch`` [n].
 Holds = Callable[[IntArray, FloatArray], npt.NDArray[np.bool_]]

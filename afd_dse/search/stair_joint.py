@@ -9,13 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.crossing import SECTIONS, evaluations, largest_holding
 from afd_dse.search.descent import Points, descend
 from afd_dse.search.joint import most_replicas, points_of, with_replicas
 from afd_dse.search.layouts import BLOCK_ROWS, blocks, enumerate_layouts, expand, sharings
@@ -28,6 +26,8 @@ from afd_dse.spec.cells import Partition, Phase
 FIRST_TRIED, MORE_TRIED = 16, 4
 # Rows looked at, and raised to their limits, for every size and number of replicas that may become a step.
 LOOKED_AT, RAISED = 24, 8
+# What is raised is looked for in sections of the step, and again in the last section that holds: 12³ of them.
+SECTIONS, RAISES = 12, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,19 +154,36 @@ class _Search:
         # The first of every step's rows that hold: ``of`` ascends.
         place = np.arange(len(ok)) - np.searchsorted(of[ok], of[ok])
         chosen = looked.take(ok[place < RAISED])
+        found = self._raised(chosen, np.minimum(chosen.candidates.number("batch_size") * ratio, last))
+        return Found.join([chosen, found])
+
+    def _raised(self, chosen: Found, high: FloatArray) -> Found:
+        """The rows at the batch up to ``high`` [n] with the largest rate that holds, of those tried.
+
+        That need not be the largest batch, nor need holding end once: kernels, TTFT and pages of the cache have steps.
+        """
         low: FloatArray = chosen.candidates.number("batch_size")
+        row = np.arange(len(low))
+        most: FloatArray = chosen.evaluation.metrics["requests_per_s"]
+        for _ in range(RAISES):
+            factor = (high / low)[:, None] ** (np.arange(SECTIONS + 1) / SECTIONS)
+            batch = low[:, None] * factor
+            block = chosen.candidates.take(np.repeat(row, SECTIONS))
+            rate = self._rates(block.replace(batch_size=batch[:, 1:].reshape(-1)))
+            rates = np.column_stack([most, rate.reshape(-1, SECTIONS)])
+            top = rates.argmax(axis=1)
+            # Rates rise up to where a limit ends or a kernel has a step: just above the best one tried.
+            low, high, most = batch[row, top], batch[row, np.minimum(top + 1, SECTIONS)], rates[row, top]
+        final = chosen.candidates.replace(batch_size=low)
+        self.computed += len(low)
+        return Found(final, evaluate(self._scenario, final))
 
-        def holds(tried: IntArray, batch: FloatArray) -> npt.NDArray[np.bool_]:
-            candidates = chosen.candidates.take(tried).replace(batch_size=batch)
-            return evaluate(self._scenario, candidates).feasible
-
-        batch = largest_holding(low, np.minimum(low * ratio, last), holds)
-        # What it has left of the step, once more: the steps of unlike layouts are compared closely.
-        batch = largest_holding(batch, np.minimum(batch * ratio ** (1.0 / SECTIONS), last), holds)
-        final = chosen.candidates.replace(batch_size=batch)
-        self.computed += 2 * evaluations(len(low)) + len(low)
-        self._progress(2 * evaluations(len(low)))
-        return Found.join([chosen, Found(final, evaluate(self._scenario, final))])
+    def _rates(self, candidates: Candidates) -> FloatArray:
+        """Requests/s [n], 0 where a limit does not hold."""
+        found = [evaluate(self._scenario, block) for block in blocks(candidates)]
+        self.computed += len(candidates)
+        self._progress(len(candidates))
+        return np.concatenate([np.where(e.feasible, e.metrics["requests_per_s"], 0.0) for e in found])
 
     def _first(self, start: IntArray, stop: IntArray, replicas: IntArray) -> IntArray:
         """The first row in [``start``, ``stop``) that holds with ``replicas``, [tasks]; ``stop`` where none does."""

@@ -43,6 +43,11 @@ def rates(result: FleetResult) -> list[float]:
     ]
 
 
+def as_good(value: float, searched: float) -> bool:
+    """Whether a rate is that of a search, which ends a hundredth of a step of the grid of loads below a limit."""
+    return searched * (1.0 - 1e-4) <= value <= searched * 2.0**0.005
+
+
 def asked(chat: float, dense: float) -> list[dict[str, Any]]:
     return [CHAT | {"demand": {"requests_per_s": chat}}, DENSE | {"demand": {"requests_per_s": dense}}]
 
@@ -66,7 +71,7 @@ def test_the_fewest_gpus_are_those_of_the_best_of_all_shares(kept: Path, chat: f
 def test_growth_and_weighted_throughput_are_those_of_the_best_of_all_shares(kept: Path) -> None:
     grown = answer(kept, objective="growth")
     factors = [min(most(0, a) / 20.0, most(1, b) / 1.0) for a, b in shares()]
-    assert grown.document["growth"] == pytest.approx(max(factors), rel=1e-5)
+    assert as_good(grown.document["growth"], max(factors))
     loads = [model["load"] for model in grown.document["models"]]
     assert max(loads) == pytest.approx(1.0 / grown.document["growth"], rel=1e-9)
     models = [CHAT | {"demand": None}, DENSE | {"demand": None, "weight": 7.0}]
@@ -76,13 +81,13 @@ def test_growth_and_weighted_throughput_are_those_of_the_best_of_all_shares(kept
         for a, b in itertools.product(range(GPUS + 1), repeat=2)
         if a + b <= GPUS
     ]
-    assert weighed.document["weighted_tokens_per_s"] == pytest.approx(max(values), rel=1e-5)
+    assert as_good(weighed.document["weighted_tokens_per_s"], max(values))
     assert weighed.document["growth"] is None
 
 
 def test_one_model_gets_what_a_search_of_its_own_finds(kept: Path) -> None:
     found = answer(kept, models=[CHAT], objective="growth")
-    assert rates(found)[0] == pytest.approx(most(0, GPUS), rel=1e-6)
+    assert as_good(rates(found)[0], most(0, GPUS))
 
 
 def test_the_answer_says_what_is_exact_and_gpus_add_up(kept: Path) -> None:
