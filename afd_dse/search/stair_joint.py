@@ -26,8 +26,8 @@ from afd_dse.spec.cells import Partition, Phase
 FIRST_TRIED, MORE_TRIED = 16, 4
 # Rows looked at, and raised to their limits, for every size and number of replicas that may become a step.
 LOOKED_AT, RAISED = 24, 8
-# What is raised is looked for in sections of the step, and again in the last section that holds: 12³ of them.
-SECTIONS, RAISES = 12, 3
+# What is raised is looked for in so many sections of the step, then of the section with the largest rate, and so on.
+SECTIONS = (24, 12, 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +165,15 @@ class _Search:
         low: FloatArray = chosen.candidates.number("batch_size")
         row = np.arange(len(low))
         most: FloatArray = chosen.evaluation.metrics["requests_per_s"]
-        for _ in range(RAISES):
-            factor = (high / low)[:, None] ** (np.arange(SECTIONS + 1) / SECTIONS)
+        for sections in SECTIONS:
+            factor = (high / low)[:, None] ** (np.arange(sections + 1) / sections)
             batch = low[:, None] * factor
-            block = chosen.candidates.take(np.repeat(row, SECTIONS))
+            block = chosen.candidates.take(np.repeat(row, sections))
             rate = self._rates(block.replace(batch_size=batch[:, 1:].reshape(-1)))
-            rates = np.column_stack([most, rate.reshape(-1, SECTIONS)])
+            rates = np.column_stack([most, rate.reshape(-1, sections)])
             top = rates.argmax(axis=1)
             # Rates rise up to where a limit ends or a kernel has a step: just above the best one tried.
-            low, high, most = batch[row, top], batch[row, np.minimum(top + 1, SECTIONS)], rates[row, top]
+            low, high, most = batch[row, top], batch[row, np.minimum(top + 1, sections)], rates[row, top]
         final = chosen.candidates.replace(batch_size=low)
         self.computed += len(low)
         return Found(final, evaluate(self._scenario, final))
