@@ -126,6 +126,26 @@ def test_what_was_searched_is_not_searched_again(kept: Path, monkeypatch: pytest
         answer(kept, models=[CHAT | {"slo": {"ttft_ms": 999, "tpot_ms": 20}}])
 
 
+def test_an_interrupted_fleet_goes_on_with_the_model_that_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+    real = fleets.staircase
+
+    def until_the_second(scenario: Any, *rest: Any, **options: Any) -> Any:
+        if searched:
+            raise KeyboardInterrupt
+        searched.append(scenario.model.name)
+        return real(scenario, *rest, **options)
+
+    models = [DENSE | {"name": "a"}, DENSE | {"name": "b", "slo": {"ttft_ms": 2000, "tpot_ms": 60}}]
+    monkeypatch.setattr(fleets, "staircase", until_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        answer(tmp_path, models=models)
+    monkeypatch.setattr(fleets, "staircase", real)
+    assert answer(tmp_path, models=models).document["reused"] == 1
+
+
 def test_a_damaged_staircase_is_searched_again(kept: Path, tmp_path: Path) -> None:
     first = afd_dse.fleet(SMALL | {"models": [DENSE]}, out=tmp_path)
     for file in (tmp_path / "staircases").glob("*.parquet"):
@@ -160,6 +180,9 @@ def test_what_cannot_be_served_is_told_by_model_and_by_how_much(kept: Path) -> N
     np.testing.assert_allclose(
         min(rates(together)[0] / 90.0, rates(together)[1] / 20.0), together.document["growth"]
     )
+    shrunk = answer(kept, models=asked(90.0, 20.0), objective="growth")
+    assert not shrunk.feasible
+    assert shrunk.document["growth"] == together.document["growth"] < 1.0
     strict = afd_dse.fleet(SMALL | {"models": [DENSE | {"slo": {"tpot_ms": 0.1}}]})
     assert "dense: no deployment meets its SLO" in strict.document["reason"]
     assert "TPOT" in strict.document["reason"]
