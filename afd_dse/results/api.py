@@ -10,8 +10,6 @@ from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.resources import keep_freed_memory
 from afd_dse.results.breakdown import breakdown
 from afd_dse.results.choice import over_types
-from afd_dse.results.confirm import confirm as confirmed
-from afd_dse.results.confirm import confirmations_asked, with_confirmations
 from afd_dse.results.datatypes import labelled, narrowed
 from afd_dse.results.deployment import Deployment, deployment_of
 from afd_dse.results.parse import candidates_of
@@ -69,6 +67,10 @@ def _optimized(
         progress=progress or (lambda mode, rows: None),
         processes=processes,
     )
+    # Here, since it loads the simulator, which estimates never need.
+    from afd_dse.results.confirm import confirm as confirmed
+    from afd_dse.results.confirm import confirmations_asked, with_confirmations
+
     most = confirmations_asked(job, confirm)
     if not most:
         return build_result(job, scenario, outcome)

@@ -11,6 +11,8 @@ from afd_dse.operators.latency import FloatArray, IntArray
 Objective = Literal["throughput_per_gpu", "total_throughput", "usd_per_mtok", "fewest_gpus"]
 # Scores closer than this (relative) are a tie: below the resolution of the arithmetic, far below that of the model.
 TIE_TOLERANCE = 1e-6
+# Dollars per million tokens that count as none.
+LEAST_USD_PER_MTOK = 1e-9
 # How many of the best scores are looked through for ties.
 RANKED_TIES = 2000
 
@@ -43,8 +45,8 @@ def rates_of(objective: Objective, metrics: Mapping[str, FloatArray]) -> FloatAr
     if objective == "total_throughput":
         columns.append(metrics["tokens_per_s"])
     elif objective == "usd_per_mtok":
-        with np.errstate(divide="ignore"):
-            columns.append(np.asarray(1.0 / metrics["usd_per_mtok"]))
+        # Free GPUs cost nothing at any rate.
+        columns.append(np.asarray(1.0 / np.maximum(metrics["usd_per_mtok"], LEAST_USD_PER_MTOK)))
     return np.column_stack(columns)
 
 
