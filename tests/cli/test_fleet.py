@@ -7,6 +7,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from afd_dse.cli import app
+from afd_dse.report import fleet as files
 from tests.spec.test_fleet import CHAT, DENSE, SMALL
 
 QUICK = SMALL | {"search": {"space": "quick", "modes": ["colocated"]}}
@@ -48,8 +49,11 @@ def test_the_answer_names_shares_deployments_and_what_is_exact(done: tuple[Path,
     )
 
 
-def test_json_is_one_document_and_what_is_kept_is_used(done: tuple[Path, Result]) -> None:
+def test_json_is_one_document_and_what_is_kept_is_used(
+    done: tuple[Path, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, _ = done
+    monkeypatch.setattr(files, "analysed", lambda job, result: result)
     again = run("fleet", out.parent / "fleet.yaml", "--out", out, "--json")
     document = json.loads(again.stdout)
     assert document["reused"] == 2
