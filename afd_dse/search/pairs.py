@@ -123,9 +123,8 @@ def _pairs(
             rates, many = rate[i, k], replicas[i, k]
             sizes = u.gpus_by_pool[d[i]] * many[:, None] + supply.gpus_by_pool[k]
             found = score(scenario, objective, rates, sizes)
-            chosen = np.union1d(
-                _leading(found, 128), _front_of_units(u.tpot_s[d], i, rates / sizes.sum(axis=1))
-            )
+            tpot = decode.tpot_at(d[i], rates / many)
+            chosen = np.union1d(_leading(found, 128), front(-tpot, rates / sizes.sum(axis=1)))
             i, k, r = i[chosen], k[chosen], many[chosen].astype(np.int64)
             pairs = assembled(
                 partition,
@@ -178,18 +177,6 @@ def _leading(values: FloatArray, count: int) -> IntArray:
     if len(values) <= count:
         return np.arange(len(values))
     return np.argpartition(-values, count)[:count].astype(np.int64)
-
-
-def _front_of_units(tpot_s: FloatArray, unit: IntArray, per_gpu: FloatArray) -> IntArray:
-    """Rows on the front of tokens/s per GPU against TPOT; ``unit`` [n], ascending, is each row's place in ``tpot_s``.
-
-    A unit has one TPOT, so that only its best row counts.
-    """
-    starts = np.flatnonzero(np.diff(unit, prepend=-1))
-    best = np.maximum.reduceat(per_gpu, starts)
-    first = front(-tpot_s[unit[starts]], best)
-    ends = np.append(starts[1:], len(unit))
-    return np.array([starts[f] + np.argmax(per_gpu[starts[f] : ends[f]]) for f in first], dtype=np.int64)
 
 
 def _within_concurrency(scenario: Scenario, found: Found) -> Found:

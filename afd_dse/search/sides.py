@@ -42,11 +42,28 @@ class PrefillSide:
 
 @dataclass(frozen=True, slots=True)
 class DecodeSide:
-    """All decode units of one structure that fit into memory, over the batch grid."""
+    """The decode units of one structure over the batch grid, and how many were evaluated.
+
+    ``before`` [n] is the row of the same layout at the next smaller batch, −1 where there is none.
+    """
 
     candidates: Candidates
     units: DecodeUnits
+    before: IntArray
     evaluated: int
+
+    def tpot_at(self, rows: IntArray, requests: FloatArray) -> FloatArray:
+        """About the TPOT, seconds, of units whose batch is lowered until they serve ``requests``/s.
+
+        ``rows`` of the table; interpolated between them and the next smaller batch, whose own TPOT counts below it.
+        """
+        u, before = self.units, self.before[rows]
+        low = np.where(before >= 0, before, rows)
+        span = u.requests_per_s[rows] - u.requests_per_s[low]
+        beyond = requests - u.requests_per_s[low]
+        share = np.clip(np.divide(beyond, span, out=np.ones_like(span), where=span > 0.0), 0.0, 1.0)
+        result: FloatArray = u.tpot_s[low] + share * (u.tpot_s[rows] - u.tpot_s[low])
+        return result
 
 
 def limits_of(scenario: Scenario) -> list[Limits]:
@@ -101,12 +118,14 @@ def tabulate_decode(
     layouts = enumerate_layouts(scenario, partition, (Phase.DECODE,), grid)
     limits = [limit.tpot_s for limit in limits_of(scenario)]
     if not len(layouts):
-        return DecodeSide(layouts, decode_units(scenario, partition, layouts), 0)
+        return DecodeSide(layouts, decode_units(scenario, partition, layouts), np.zeros(0, dtype=np.int64), 0)
     carried = layouts.number("decode_dp") / _slowest_transfer_s(scenario)
     table: list[tuple[Candidates, DecodeUnits]] = []
+    layout: list[IntArray] = []
 
     def at(rows: IntArray, batch_size: FloatArray) -> Points:
         began = len(table)
+        layout.append(rows)
         for block in blocks(layouts.take(rows).replace(batch_size=batch_size)):
             table.append((block, decode_units(scenario, partition, block)))
             progress(len(block))
@@ -126,7 +145,19 @@ def tabulate_decode(
     useful = refine(descend(grid.batch.values(), group, at, whole=whole), at, limits)
     candidates = Candidates.concatenate([block for block, _ in table])
     units = _join([part for _, part in table])
-    return DecodeSide(candidates.take(useful), take_rows(units, useful), len(candidates))
+    evaluated = len(candidates)
+    candidates, units = candidates.take(useful), take_rows(units, useful)
+    before = _before(np.concatenate(layout)[useful], candidates.number("batch_size"))
+    return DecodeSide(candidates, units, before, evaluated)
+
+
+def _before(layout: IntArray, batch: FloatArray) -> IntArray:
+    """For every row that of the same layout at the next smaller batch, −1 where there is none, [n]."""
+    order = np.lexsort((batch, layout))
+    same = np.append(False, layout[order][1:] == layout[order][:-1])
+    before = np.full(len(order), -1, dtype=np.int64)
+    before[order] = np.where(same, np.append(-1, order[:-1]), -1)
+    return before
 
 
 def _slowest_transfer_s(scenario: Scenario) -> float:
