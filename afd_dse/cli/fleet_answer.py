@@ -15,6 +15,8 @@ from afd_dse.report.fleet_page import OBJECTIVES, models_words
 from afd_dse.results.asked import pools_text
 from afd_dse.results.words import constraint, count, number, percent
 
+_NARROW = 90  # columns below which times are left to the page
+
 
 def print_fleet(
     document: Mapping[str, Any], *, file: str, written: Sequence[Path] = (), out: Console | None = None
@@ -25,7 +27,7 @@ def print_fleet(
     shared = [model for model in document["models"] if model["deployment"] is not None]
     aside = "what each model gets" if document["feasible"] else "what the cluster serves at best"
     heading(out, "Shares", aside)
-    out.print(Padding(_shares(document), (0, 0, 0, INDENT)))
+    out.print(Padding(_shares(document, wide=out.width >= _NARROW), (0, 0, 0, INDENT)))
     if shared:
         heading(out, "Deployments")
         facts(out, [(model["name"], model["deployment"]["description"]) for model in shared])
@@ -66,24 +68,33 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str | Text]]:
     )
 
 
-def _shares(document: Mapping[str, Any]) -> Table:
-    """One row a model: GPUs of each pool, deployment, rate it can serve and rate asked for, times, what limits it."""
+def _shares(document: Mapping[str, Any], *, wide: bool) -> Table:
+    """One row a model: GPUs of each pool, deployment, rate it can serve and rate asked for, times, what limits it.
+
+    Where the terminal is not ``wide``, the times are left to the page.
+    """
     pools = list(document["gpus_by_pool"])
     sizes = ["GPUs"] if len(pools) == 1 else [f"GPUs of\n{name}" for name in pools]
-    numeric = [*sizes, "serves\nreq/s", "asked\nreq/s", "load", "tok/s\n/GPU", "TTFT\nms", "TPOT\nms"]
+    numeric = ["serves\nreq/s", "asked\nreq/s", "load"]
+    more = ["tok/s\n/GPU", "TTFT\nms", "TPOT\nms"] if wide else []
     table = plain_table(
-        "model", *sizes, "mode", "deployment", *numeric[len(sizes) :], "limited by", right=numeric
+        "model", *sizes, "mode", "deployment", *numeric, *more, "limited by", right=[*sizes, *numeric, *more]
     )
     table.padding = (0, 1, 0, 0)
+    table.columns[0].no_wrap = table.columns[len(sizes) + 1].no_wrap = True
+    table.columns[len(sizes) + 2].overflow, table.columns[len(sizes) + 2].min_width = "fold", 12
     for model in document["models"]:
         d = model["deployment"]
         gpus = [str(model["gpus_by_pool"][name]) for name in pools]
         asked = "–" if model["demand"] is None else number(model["demand"]["requests_per_s"])
         if d is None:
             why = "no deployment meets its SLO" if not model["steps"] else "no GPUs"
-            table.add_row(model["name"], *gpus, "–", why, "0", asked, *["–"] * 5, style="dim")
+            table.add_row(
+                model["name"], *gpus, "–", why, "0", asked, "–", *["–"] * len(more), "–", style="dim"
+            )
             continue
         short = model["load"] is not None and model["load"] > 1.0 + 1e-9
+        times = [number(d[name]) for name in ("tokens_per_s_per_gpu", "ttft_percentile_ms", "tpot_ms")]
         table.add_row(
             model["name"],
             *gpus,
@@ -92,9 +103,7 @@ def _shares(document: Mapping[str, Any]) -> Table:
             number(d["requests_per_s"]),
             asked,
             "–" if model["load"] is None else percent(model["load"]),
-            number(d["tokens_per_s_per_gpu"]),
-            number(d["ttft_percentile_ms"]),
-            number(d["tpot_ms"]),
+            *(times if wide else []),
             constraint(d["binding"]["constraint"]) if d["binding"] else "nothing",
             style="red" if short else "",
         )

@@ -130,6 +130,8 @@ def _staircases(document: Mapping[str, Any]) -> Card:
         )
     alt = "For each model the largest rate within its SLO over the number of GPUs, and its share"
     lead = "Each line is a model: the most that its best deployment serves on so many GPUs. Stars are the shares."
+    if len(document["gpus_by_pool"]) > 1:
+        lead += " GPUs are those of all pools together, at their best mix: a share of another mix lies below its line."
     chart = Chart("staircases", alt, {"": staircases_figure(document)})
     return Card("staircases", "What other shares would serve", lead, (chart,))
 

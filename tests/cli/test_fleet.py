@@ -1,12 +1,15 @@
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from afd_dse.cli import app
+from afd_dse.cli.fleet_answer import print_fleet
 from afd_dse.report import fleet as files
 from tests.spec.test_fleet import CHAT, DENSE, SMALL
 
@@ -47,6 +50,18 @@ def test_the_answer_names_shares_deployments_and_what_is_exact(done: tuple[Path,
     assert all(
         len(line) <= 100 or "afd-dse" in line or str(out) in line for line in result.stdout.splitlines()
     )
+
+
+def test_a_narrow_terminal_shows_names_whole_and_leaves_the_times_out(done: tuple[Path, Result]) -> None:
+    out, _ = done
+    narrow = io.StringIO()
+    document = json.loads((out / "fleet.json").read_text())
+    print_fleet(document, file="fleet.yaml", out=Console(file=narrow, width=80))
+    lines = narrow.getvalue().splitlines()
+    for model in document["models"]:
+        assert any(f"  {model['name']} " in line and model["deployment"]["mode"] in line for line in lines)
+    assert not any("TTFT" in line for line in lines)
+    assert all(len(line) <= 80 for line in lines)
 
 
 def test_json_is_one_document_and_what_is_kept_is_used(
