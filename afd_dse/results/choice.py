@@ -37,17 +37,17 @@ def over_types(job: Job, answer: Callable[[Job], Result]) -> Result:
     ``quantization`` and in its label. Raises :class:`InputError` where no combination can run.
     """
     entries = combinations(job)
-    searched = [(entry, _labelled(answer(entry.job), entry)) for entry in entries if entry.scenario]
+    answers = [_labelled(answer(entry.job), entry) if entry.scenario else None for entry in entries]
+    searched = [(entry, result) for entry, result in zip(entries, answers, strict=True) if result is not None]
     results = [result for _, result in searched]
     objective = job.search.objective
     best = _first(objective, [result.best for result in results])
-    winner = results[0]
-    if best is not None:
-        winner = next(result for result in results if result.best is best)
+    misses = [] if best is not None else _misses(results)
+    shown = best if best is not None else next(iter(misses[-1:]), None)
+    winner = next((r for r in results if any(d is shown for d in (r.best, *r.nearest_misses))), results[0])
     runnable = _first(objective, [result.document["best_launchable"] for result in results])
     modes = [_mode(objective, number, results, best) for number in range(len(winner.modes))]
     ranked = _ranked(objective, [result.ranking for result in results], RANKED)
-    misses = [] if best is not None else _misses(results)
     document = {
         **winner.document,
         "job": job.model_dump(mode="json"),
@@ -63,16 +63,12 @@ def over_types(job: Job, answer: Callable[[Job], Result]) -> Result:
         "method": " + ".join(sorted({name for r in results for name in r.document["method"].split(" + ")})),
         "explanation": _explanation(entries, searched),
         "best_launchable": runnable,
-        "data_types": list(_types(entries, dict(_by_entry(searched)))),
+        "data_types": list(_types(entries, answers)),
         "warnings": [*winner.warnings, *launch_warning(job.framework, best, runnable), ACCURACY],
     }
     if any("confirmation" in result.document for result in results):
         document["confirmation"] = _confirmation(searched, winner)
     return Result(document, _table(objective, results))
-
-
-def _by_entry(searched: Sequence[tuple[Combination, Result]]) -> Iterator[tuple[int, Result]]:
-    return ((id(entry), result) for entry, result in searched)
 
 
 def _labelled(result: Result, entry: Combination) -> Result:
@@ -197,10 +193,9 @@ def _explanation(entries: Sequence[Combination], searched: Sequence[tuple[Combin
     return "; ".join([text, *inexact])
 
 
-def _types(entries: Sequence[Combination], by_entry: Mapping[int, Result]) -> Iterator[dict[str, Any]]:
+def _types(entries: Sequence[Combination], answers: Sequence[Result | None]) -> Iterator[dict[str, Any]]:
     """What became of every combination: searched with what best, or left out for what reason."""
-    for entry in entries:
-        result = by_entry.get(id(entry))
+    for entry, result in zip(entries, answers, strict=True):
         row: dict[str, Any] = {"quantization": dict(entry.types), "words": types_words(entry.types)}
         if result is None:
             yield row | {

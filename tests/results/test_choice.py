@@ -173,6 +173,7 @@ def test_an_impossible_job_has_the_nearest_miss_of_all_combinations() -> None:
         for kv in LISTED["kv_cache"]
     ]
     assert min(nearest["slack"].values()) == pytest.approx(max(min(d["slack"].values()) for d in values))
+    assert found.document["provenance"]["of"] == nearest["label"]
     assert found.document["best_per_mode"]
     assert page(found.document, found.candidates)
 
