@@ -7,6 +7,7 @@ loses nothing.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +35,32 @@ CONVERGED = 1e-8
 CONCURRENCY_STEPS = 12
 # A pair found under one split of the latency limit may raise its batch by this factor at most.
 LATENCY_REFINEMENT = 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Units paired at the batch that decode could run, columns [n].
+
+    Requests/s of a decode unit that the rest of the deployment ``admitted``, those of its ``full`` batch, and about the
+    ``tpot_s`` of a batch that serves what is admitted.
+    """
+
+    candidates: Candidates
+    admitted: FloatArray
+    full: FloatArray
+    tpot_s: FloatArray
+
+    def take(self, rows: IntArray) -> "Paired":
+        """The pairs at ``rows``."""
+        return Paired(self.candidates.take(rows), self.admitted[rows], self.full[rows], self.tpot_s[rows])
+
+    @staticmethod
+    def join(parts: "list[Paired]") -> "Paired":
+        """All pairs of ``parts``."""
+        columns = [
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("admitted", "full", "tpot_s")
+        ]
+        return Paired(Candidates.concatenate([part.candidates for part in parts]), *columns)
 
 
 def decode_choices(
@@ -65,7 +92,7 @@ def combine(
     objective: Objective,
 ) -> Found | None:
     """Pair prefill and decode units with integer replicas; returns evaluated pairs worth keeping."""
-    parts: list[tuple[Candidates, FloatArray]] = []
+    parts: list[Paired] = []
     for limit in limits_of(scenario):
         for rows, receivers, pool in decode_choices(scenario, decode, limit):
             for inside in (False, True):
@@ -77,8 +104,7 @@ def combine(
                     )
     if not parts:
         return None
-    pairs = Candidates.concatenate([block for block, _ in parts])
-    candidates = throttled(scenario, partition, pairs, np.concatenate([load for _, load in parts]))
+    candidates = throttled(scenario, partition, Paired.join(parts))
     found = Found(candidates, evaluate(scenario, candidates))
     if np.isfinite(scenario.workload.concurrency_limit):
         found = _within_concurrency(scenario, found)
@@ -97,11 +123,8 @@ def _pairs(
     supply: Supply,
     to: Receivers,
     objective: Objective,
-) -> Iterator[tuple[Candidates, FloatArray]]:
-    """The front and the best of all combinations of decode rows × replicas × prefill supplies.
-
-    With each the share of the decode units' rate that prefill, links and the requests in flight admit.
-    """
+) -> Iterator[Paired]:
+    """The front and the best of all combinations of decode rows × replicas × prefill supplies."""
     u = decode.units
     per_block = max(COMBINATION_BLOCK // max(len(supply.rate), 1), 1)
     near = prefill.units.gpus_by_pool[supply.unit].sum(axis=1)
@@ -133,7 +156,7 @@ def _pairs(
                 decode.candidates.take(d[i]),
                 r,
             )
-            yield pairs, np.minimum(rates[chosen] / (u.requests_per_s[d[i]] * r), 1.0)
+            yield Paired(pairs, rates[chosen] / r, u.requests_per_s[d[i]], tpot[chosen])
 
 
 def paired_rates(
@@ -214,24 +237,23 @@ def assembled(
     )
 
 
-def throttled(scenario: Scenario, partition: Partition, pairs: Candidates, load: FloatArray) -> Candidates:
-    """Lower the batch where only the share ``load`` of the decode rate is admitted.
+def throttled(scenario: Scenario, partition: Partition, pairs: Paired) -> Candidates:
+    """The pairs, their batch lowered where not all of the decode units' rate is admitted.
 
-    Solves λ(B) = B/(OSL·TPOT(B)) = load·λ(B_full) by secant steps in the logarithms, where the slope is at most 1.
+    Solves λ(B) = B/(OSL·TPOT(B)) = what is admitted by secant steps in the logarithms, where the slope is at most 1.
     """
-    rows = np.flatnonzero(load < 1.0)
+    rows = np.flatnonzero(pairs.admitted < pairs.full * (1.0 - 1e-12))
     if not len(rows):
-        return pairs
-    start = pairs.take(rows)
-    full = np.log(decode_units(scenario, partition, start).requests_per_s)
-    target = full + np.log(load[rows])
+        return pairs.candidates
+    start, target = pairs.candidates.take(rows), np.log(pairs.admitted[rows])
 
     def excess(x: FloatArray) -> FloatArray:
         rate = decode_units(scenario, partition, start.replace(batch_size=np.exp(x))).requests_per_s
         result: FloatArray = np.log(rate) - target
         return result
 
-    x = np.log(start.number("batch_size") * load[rows])
+    about = pairs.admitted * scenario.workload.osl * pairs.tpot_s / pairs.candidates.number("decode_dp")
+    x = np.log(about[rows])
     f, slope = excess(x), np.ones(len(rows))
     for _ in range(THROTTLE_STEPS):
         step = -f / slope
@@ -241,10 +263,10 @@ def throttled(scenario: Scenario, partition: Partition, pairs: Candidates, load:
         moved = np.abs(step) > 1e-12
         slope = np.where(moved, np.clip((f_next - f) / np.where(moved, step, 1.0), LEAST_SLOPE, 1.5), slope)
         x, f = x + step, f_next
-    batch = pairs.number("batch_size").copy()
+    batch = pairs.candidates.number("batch_size").copy()
     # Rates are met from below: a pair must not exceed what its prefill admits by a rounding error.
     batch[rows] = np.exp(x - np.maximum(f, 0.0) / slope) * RATE_MARGIN
-    return pairs.replace(batch_size=batch)
+    return pairs.candidates.replace(batch_size=batch)
 
 
 def probes(

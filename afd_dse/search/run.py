@@ -25,7 +25,7 @@ from afd_dse.spec.cells import Partition, Phase
 
 Progress = Callable[[str, int], None]
 # Below so many candidates a search takes less than sharing it saves.
-PARALLEL_ROWS = 1_000_000
+PARALLEL_ROWS = 200_000
 NO_GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
@@ -18,6 +17,7 @@ from afd_dse.search.crossing import evaluations, largest_holding
 from afd_dse.search.pairs import (
     COMBINATION_BLOCK,
     LATENCY_REFINEMENT,
+    Paired,
     assembled,
     decode_choices,
     paired_rates,
@@ -34,7 +34,7 @@ def paired_steps(
     scenario: Scenario, partition: Partition, supplies: Supplies, decode: DecodeSide
 ) -> tuple[Found | None, int]:
     """The steps of all pairs of units with all numbers of replicas, evaluated; and how many rows were computed."""
-    parts: list[tuple[Candidates, FloatArray, FloatArray, FloatArray]] = []
+    parts: list[tuple[Paired, FloatArray, FloatArray]] = []
     for limit in limits_of(scenario):
         for rows, receivers, pool in decode_choices(scenario, decode, limit):
             strongest = _strongest(decode, rows)
@@ -54,9 +54,7 @@ def paired_steps(
         left = left[largest_of_each(sizes[left], rates[left])]
     else:
         left = steps(sizes, rates)
-    pairs = Candidates.concatenate([part[0] for part in parts]).take(left)
-    load = np.concatenate([part[3] for part in parts])[left]
-    candidates = throttled(scenario, partition, pairs, load)
+    candidates = throttled(scenario, partition, Paired.join([part[0] for part in parts]).take(left))
     found = Found(candidates, evaluate(scenario, candidates))
     computed = len(found)
     found = found.take(found.evaluation.feasible)
@@ -80,8 +78,8 @@ def _pairs(
     strongest: IntArray,
     supply: Supply,
     to: Receivers,
-) -> Iterator[tuple[Candidates, FloatArray, FloatArray, FloatArray]]:
-    """Steps of one class: pairs, GPUs by pool, rates, and the share of decode's own rate that is admitted."""
+) -> Iterator[tuple[Paired, FloatArray, FloatArray]]:
+    """Steps of one class: pairs, GPUs by pool, and rates."""
     u = decode.units
     each, most = paired_rates(scenario, decode, strongest, supply)
     place = np.arange(len(strongest))
@@ -109,8 +107,9 @@ def _pairs(
             decode.candidates.take(d),
             many[i],
         )
-        share = np.minimum(rate[i, k] / (u.requests_per_s[d] * many[i]), 1.0)
-        yield pairs, taken[i, k], rate[i, k], share
+        admitted = rate[i, k] / many[i]
+        tpot = decode.tpot_at(d, admitted)
+        yield Paired(pairs, admitted, u.requests_per_s[d], tpot), taken[i, k], rate[i, k]
 
 
 def _raised(scenario: Scenario, found: Found) -> Found:
