@@ -1,4 +1,4 @@
-"""Finds the best way to serve an LLM on a cluster: ``load_job``, ``optimize``, ``estimate``, ``sweep``.
+"""Finds the best way to serve an LLM on a cluster: ``load_job``, ``optimize``, ``estimate``, ``sweep``, ``fleet``.
 
 Nothing else is public. Loaded on first use, so that ``import afd_dse`` and ``afd-dse --help`` stay light.
 """
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from afd_dse.results.result import Result
     from afd_dse.spec.job import Job
     from afd_dse.spec.load import load_job
+    from afd_dse.sweeps.fleet import fleet
     from afd_dse.sweeps.run import sweep
 
 _HOMES = {
@@ -18,11 +19,12 @@ _HOMES = {
     "optimize": "afd_dse.results.api",
     "estimate": "afd_dse.results.api",
     "sweep": "afd_dse.sweeps.run",
+    "fleet": "afd_dse.sweeps.fleet",
     "Job": "afd_dse.spec.job",
     "Result": "afd_dse.results.result",
 }
 
-__all__ = ["Job", "Result", "estimate", "load_job", "optimize", "sweep"]
+__all__ = ["Job", "Result", "estimate", "fleet", "load_job", "optimize", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

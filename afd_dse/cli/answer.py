@@ -1,15 +1,18 @@
 """What ``optimize`` prints: the job, the modes side by side, the recommended deployment, what to do next."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from afd_dse.cli.cards import INDENT, console, deployment_card, facts, heading, paragraph, plain_table
 from afd_dse.results.asked import pools_text, slo_text, workload_text
+from afd_dse.results.datatypes import plain_label
 from afd_dse.results.words import constraint, count, number, parameters, percent
 
 _OBJECTIVES = {
@@ -28,6 +31,8 @@ def print_answer(
     out = out or console()
     facts(out, list(_job_rows(document)))
     _print_modes(out, document)
+    if document.get("data_types"):
+        _print_types(out, document)
     best = document["best"]
     if best is None:
         _print_misses(out, document)
@@ -116,6 +121,29 @@ def _print_modes(out: Console, document: Mapping[str, Any]) -> None:
             style="bold green" if winner else "dim" if entry["status"] == "infeasible" else "",
         )
     out.print(table)
+
+
+def _print_types(out: Console, document: Mapping[str, Any]) -> None:
+    """What every combination of data types does best; those that cannot run, by reason."""
+    _, metric, sign = _OBJECTIVES[document["job"]["search"]["objective"]]
+    heading(out, "Data types", "best deployment of each combination that can run")
+    numeric = ("GPUs", "tok/s\n/GPU", "tok/s\n/user", "$ per\nMtok")
+    table = plain_table("types", "mode", "deployment", *numeric, right=numeric)
+    table.padding = (0, 1, 0, 0)
+    searched = [row for row in document["data_types"] if row["status"] != "left_out"]
+    for row in sorted(searched, key=lambda row: sign * row["best"][metric] if row["best"] else float("inf")):
+        d = row["best"]
+        if d is None:
+            table.add_row(row["words"], "–", Text(row["reason"]), style="dim")
+            continue
+        names = ("tokens_per_s_per_gpu", "tokens_per_s_per_user", "usd_per_mtok")
+        numbers = [number(d[name]) for name in names]
+        table.add_row(row["words"], d["mode"], plain_label(d), f"{d['gpus']}", *numbers)
+    out.print(Padding(table, (0, 0, 0, INDENT)))
+    left_out = Counter(row["reason"] for row in document["data_types"] if row["status"] == "left_out")
+    for reason, rows in left_out.items():
+        words = "1 combination is" if rows == 1 else f"{rows} combinations are"
+        paragraph(out, Text(f"{words} left out: {reason}", "dim"))
 
 
 def _print_misses(out: Console, document: Mapping[str, Any]) -> None:

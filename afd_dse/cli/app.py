@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from afd_dse.cli import data, evidence, sweep
+from afd_dse.cli import data, evidence, fleet, sweep
 from afd_dse.cli.errors import DONE, INFEASIBLE
 from afd_dse.cli.root import AsJson, CalibrationOption, Deployment, JobFile, Mode, Rank, app, print_json
 
@@ -123,7 +123,8 @@ def report(
     result: Annotated[
         Path,
         typer.Argument(
-            metavar="RESULT", help="result.json or plan.json, or the folder that `optimize` or `plan` wrote."
+            metavar="RESULT",
+            help="result.json, plan.json or fleet.json, or the folder that `optimize`, `plan` or `fleet` wrote.",
         ),
     ],
     form: Annotated[
@@ -307,4 +308,4 @@ def main() -> None:
 
 
 # The other commands register themselves when their modules are loaded.
-__all__ = ["app", "data", "evidence", "main", "sweep"]
+__all__ = ["app", "data", "evidence", "fleet", "main", "sweep"]

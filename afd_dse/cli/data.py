@@ -45,10 +45,10 @@ def accelerators(as_json: AsJson = False) -> int:
 @app.command()
 def schema(
     document: Annotated[
-        str, typer.Argument(metavar="[DOCUMENT]", help="job, or sweep for the file of `afd-dse sweep`.")
+        str, typer.Argument(metavar="[DOCUMENT]", help="job; sweep or fleet for the file of that command.")
     ] = "job",
 ) -> int:
-    """Print the JSON schema of the job file, or of the sweep file."""
+    """Print the JSON schema of the job file, the sweep file or the fleet file."""
     from afd_dse.cli.inputs import schema_of
 
     print_json(schema_of(document))

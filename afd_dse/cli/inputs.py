@@ -37,10 +37,15 @@ def read_job(path: Path, changes: Mapping[str, Any]) -> Job:
 
 
 def schema_of(document: str) -> dict[str, Any]:
-    """JSON schema of a kind of document: ``job`` or ``sweep``."""
+    """JSON schema of a kind of document: ``job``, ``sweep`` or ``fleet``."""
+    from afd_dse.spec.fleet import FleetFile
     from afd_dse.spec.sweep import SweepFile
 
-    schemas = {"job": Job.model_json_schema, "sweep": SweepFile.model_json_schema}
+    schemas = {
+        "job": Job.model_json_schema,
+        "sweep": SweepFile.model_json_schema,
+        "fleet": FleetFile.model_json_schema,
+    }
     if document not in schemas:
         raise InputError(Problem("DOCUMENT", document, "no such document", choose(document, schemas)))
     return schemas[document]()

@@ -9,7 +9,18 @@ import typer
 from afd_dse.cli.errors import Commands
 
 # What a newcomer needs comes first in the help.
-_FIRST = ("optimize", "estimate", "report", "dashboard", "simulate", "plan", "sweep", "validate", "calibrate")
+_FIRST = (
+    "optimize",
+    "estimate",
+    "report",
+    "dashboard",
+    "simulate",
+    "plan",
+    "fleet",
+    "sweep",
+    "validate",
+    "calibrate",
+)
 
 
 class Root(Commands):

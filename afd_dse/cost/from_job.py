@@ -208,6 +208,11 @@ _MXFP4_ON_BLACKWELL = "w4a8_mxfp4_mxfp8"
 
 def _quantization(job: Job, model: ModelArchitecture, pools: tuple[Pool, ...]) -> Quantization:
     """One set of data types for the whole deployment; every pool must be able to compute in it."""
+    if choices := job.quantization.choices:
+        message, remedy = "several data types are listed where one is needed", "give one of them"
+        raise InputError(
+            [Problem(f"quantization.{role}", list(types), message, remedy) for role, types in choices.items()]
+        )
     asked = {key: value for key, value in job.quantization.model_dump().items() if value is not None}
     if model.quantization.moe == "w4a16_mxfp4" and all(
         pool.accelerator.generation.startswith("blackwell") for pool in pools

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.operators.latency import FloatArray, Provenance, ProvenanceArray
+from afd_dse.operators.store import load_table
 from afd_dse.operators.table_schema import FRAMEWORKS
 from afd_dse.spec.accelerator import Accelerator
 from afd_dse.spec.catalogue import load_accelerator
@@ -111,3 +112,12 @@ def rescaled(
     """
     floor = np.minimum(floor_s, measured)
     return floor + (measured - floor) * our_light / their_light
+
+
+def measured_under(framework: str, operator: str, column: str, dtype: str) -> bool:
+    """Whether somebody measured a kernel of ``framework`` for ``operator`` in ``dtype``, on whatever accelerator.
+
+    ``column`` is the table's column of the type.
+    """
+    frames = (load_table(accelerator, framework, operator) for accelerator in _NEAREST)
+    return any(frame is not None and bool((frame[column] == dtype).any()) for frame in frames)

@@ -63,7 +63,7 @@ def evidence(document: Mapping[str, Any]) -> tuple[Card, ...]:
     if document["feasible"]:
         cards += [_schedule(document), _numbers(document)]
     demand = yaml.safe_dump(
-        _given(document["demand"]), sort_keys=False, allow_unicode=True, default_flow_style=None
+        given(document["demand"]), sort_keys=False, allow_unicode=True, default_flow_style=None
     )
     cards += [_assumptions(document), Card("demand", "The demand as it was read", text=demand)]
     return tuple(cards)
@@ -347,11 +347,11 @@ def _assumptions(document: Mapping[str, Any]) -> Card:
     return Card("assumptions", "Assumptions", items=tuple(items))
 
 
-def _given(value: Any) -> Any:
+def given(value: Any) -> Any:
     """A document without what is not given."""
     if isinstance(value, Mapping):
-        return {name: _given(entry) for name, entry in value.items() if entry is not None}
-    return [_given(entry) for entry in value] if isinstance(value, list) else value
+        return {name: given(entry) for name, entry in value.items() if entry is not None}
+    return [given(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _slo(slo: Mapping[str, Any]) -> str:

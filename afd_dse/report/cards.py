@@ -32,6 +32,7 @@ from afd_dse.report.figures import (
 from afd_dse.report.figures.sensitivity import NOT_FEASIBLE, change_words
 from afd_dse.report.figures.theme import TRUST_COLOURS, mode_styles
 from afd_dse.report.metrics import METRICS, OBJECTIVES, X_AXES, Y_AXES
+from afd_dse.results.datatypes import plain_label
 from afd_dse.results.what_if import FIXED_LOAD
 from afd_dse.results.words import constraint, count, number, parameters, percent
 
@@ -411,6 +412,30 @@ def job_card(document: Mapping[str, Any], _: pd.DataFrame) -> Card:
     return Card("job", "The job", table=Table("Job", ("", ""), rows), text=job)
 
 
+def types_card(document: Mapping[str, Any], _: pd.DataFrame) -> Card:
+    """What every combination of data types does best, and why some are left out."""
+    rows = document.get("data_types")
+    if not rows:
+        raise NothingToShowError("the job gives one data type a role")
+    head = ("types", "mode", "deployment", "GPUs", "tokens/s per GPU", "tokens/s per user", "why not")
+    names = ("tokens_per_s_per_gpu", "tokens_per_s_per_user")
+    cells = []
+    for row in rows:
+        d = row["best"]
+        shown = (
+            (d["mode"], plain_label(d), f"{d['gpus']}", *(number(d[name]) for name in names))
+            if d
+            else [""] * 5
+        )
+        texts = (row["words"], *shown, row["reason"] or "")
+        cells.append(tuple(Cell(text, number=2 < place < 6) for place, text in enumerate(texts)))
+    best = document["best"]
+    dim = frozenset(i for i, row in enumerate(rows) if not row["best"])
+    strong = frozenset(i for i, row in enumerate(rows) if i not in dim and row["best"] == best)
+    lead = "The best deployment of each combination. What quantisation does to the model's answers is not judged here."
+    return Card("types", "Data types", lead, table=Table("Data types", head, tuple(cells), strong, dim))
+
+
 def _pairs(*pairs: tuple[str, str]) -> tuple[tuple[Cell, ...], ...]:
     return tuple((Cell(name), Cell(value)) for name, value in pairs)
 
@@ -425,6 +450,7 @@ def _best(document: Mapping[str, Any]) -> Mapping[str, Any]:
 _CARDS: Sequence[tuple[str, str, Maker]] = (
     ("front", "Throughput against speed", front_card),
     ("modes", "Modes compared", modes_card),
+    ("types", "Data types", types_card),
     ("misses", "Nearest misses", misses_card),
     ("ratio", "A:F landscape", ratio_card),
     ("time", "Where the time goes", time_card),

@@ -9,6 +9,7 @@ from afd_dse.errors import InputError, Problem
 from afd_dse.report.answer import answer_of
 from afd_dse.report.capacity import capacity_page, schedule_csv
 from afd_dse.report.cards import Card, Cell, Table, cards_of
+from afd_dse.report.fleet_page import fleet_page
 from afd_dse.report.html import page
 from afd_dse.report.metrics import points_of
 from afd_dse.report.printing import printed
@@ -84,6 +85,13 @@ PLAN_FORMATS: Mapping[str, Callable[[Mapping[str, Any]], bytes]] = {
     "csv": schedule_csv,
 }
 """What a plan can be written as: the page, the page printed, and the schedule."""
+
+
+FLEET_FORMATS: Mapping[str, Callable[[Mapping[str, Any]], bytes]] = {
+    "html": lambda document: fleet_page(document).encode(),
+    "pdf": lambda document: printed(fleet_page(document).encode()),
+}
+"""What a fleet can be written as: the page, and the page printed."""
 
 
 def write_report(result: Result, form: str, path: Path) -> None:

@@ -9,6 +9,8 @@ from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.resources import keep_freed_memory
 from afd_dse.results.breakdown import breakdown
+from afd_dse.results.choice import over_types
+from afd_dse.results.datatypes import labelled, narrowed
 from afd_dse.results.deployment import Deployment, deployment_of
 from afd_dse.results.parse import candidates_of
 from afd_dse.results.result import Result, build_result
@@ -40,6 +42,16 @@ def optimize(
     """
     job = job if isinstance(job, Job) else load_job(job)
     keep_freed_memory()
+    processes = usable_processes() if processes is None else processes
+    if job.quantization.choices:
+        return over_types(job, lambda one: _optimized(one, progress, confirm, processes))
+    return _optimized(job, progress, confirm, processes)
+
+
+def _optimized(
+    job: Job, progress: Callable[[str, int], None] | None, confirm: int | None, processes: int
+) -> Result:
+    """The answer of a job with one data type a role."""
     scenario = scenario_from_job(job)
     asked = job.search
     outcome = search(
@@ -53,7 +65,7 @@ def optimize(
         journal=asked.storage or asked.journal,
         grids={name: grids_of(name) for name, _ in asked.partitions},
         progress=progress or (lambda mode, rows: None),
-        processes=usable_processes() if processes is None else processes,
+        processes=processes,
     )
     # Here, since it loads the simulator, which estimates never need.
     from afd_dse.results.confirm import confirm as confirmed
@@ -73,12 +85,13 @@ def estimate(job: Job | Mapping[str, Any], deployment: Mapping[str, Any]) -> Dep
     step go, and how far each part can be trusted. Raises :class:`InputError` for a deployment that is not valid; one
     that breaks a limit is valid, and says so in ``feasible`` and ``reason``.
     """
-    job = job if isinstance(job, Job) else load_job(job)
+    asked = job if isinstance(job, Job) else load_job(job)
+    job = narrowed(asked, deployment)
     scenario = scenario_from_job(job)
     candidates = candidates_of(deployment, scenario)
     found = Found(candidates, evaluate(scenario, candidates))
     mode = mode_name(PARTITIONS[int(candidates.integer("partition")[0])].text)
-    document = deployment_of(scenario, found, 0, mode, job.search.objective)
+    document = labelled(deployment_of(scenario, found, 0, mode, job.search.objective), asked)
     detail = breakdown(scenario, candidates.take(np.zeros(1, dtype=np.int64)))
     document["operators"] = {phase: part["operators"] for phase, part in detail.items()}
     document["stations"] = {phase: part["stations"] for phase, part in detail.items()}

@@ -39,6 +39,12 @@ ATTENTION_DEGREES = ("tp", "dp", "cp", "pp")
 FFN_DEGREES = ("moe_tp", "ep", "redundant_experts")
 
 
+def types_of(scenario: Scenario) -> dict[str, str]:
+    """The data types that a scenario computes in and stores, by role."""
+    q = scenario.quantization
+    return {"gemm": q.gemm, "moe": q.moe, "attention": q.attention, "kv_cache": q.kv_cache}
+
+
 def finite(value: float) -> float | None:
     """``value`` as JSON has it: None where it has no bound."""
     return value if math.isfinite(value) else None
@@ -76,6 +82,7 @@ def deployment_of(
     document |= {
         "batch_size": float(c.number("batch_size")[row]),
         "chunk_tokens": float(c.number("chunk_tokens")[row]),
+        "quantization": types_of(scenario),
         "policy": policy_name(partition, policy),
         "decode_share": float(c.number("decode_share")[row]) if policy == TILE_SHARED else None,
         "breakdown": _breakdown(scenario, partition, found, row),

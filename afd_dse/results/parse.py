@@ -51,6 +51,7 @@ _FOLLOWS = (
     "gpus",
     *(name for name, _, _ in METRIC_NAMES),
     "breakdown",
+    "quantization",
     "provenance",
     "intervals",
     "slo_probability",

@@ -31,7 +31,7 @@ _KEPT = 2  # deployments of a class on one hardware, besides the smallest
 _SIMULATED = 4000  # requests of such a simulation
 # Deployments of this size and smaller are searched for on their own: small copies follow the demand closely.
 _NODE = 8
-_FORMAT = 2
+_FORMAT = 3
 _USED = (
     "label",
     "mode",
@@ -44,6 +44,7 @@ _USED = (
     "ttft_ms",
 )
 _MORE = (
+    "quantization",
     "intervals",
     "ttft_percentile_ms",
     "tpot_ms",

@@ -16,7 +16,7 @@ from afd_dse.errors import InputError, Problem
 from afd_dse.operators import store
 from afd_dse.operators.latency import IntArray
 from afd_dse.results.breakdown import kind_words
-from afd_dse.results.deployment import Deployment, deployment_of, finite
+from afd_dse.results.deployment import Deployment, deployment_of, finite, types_of
 from afd_dse.results.layout import groups_of, label
 from afd_dse.results.policies import launchable
 from afd_dse.results.reasons import violated
@@ -138,7 +138,7 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
         "best_launchable": best_runnable,
         "warnings": [
             *job_warnings(job),
-            *_launch_warning(job.framework, best, best_runnable),
+            *launch_warning(job.framework, best, best_runnable),
             *_warnings(best),
         ],
     }
@@ -148,7 +148,7 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
 
 def model_facts(scenario: Scenario) -> dict[str, Any]:
     """What a reader wants to know of the model: its size and the data types that it is served in."""
-    model, q = scenario.model, scenario.quantization
+    model = scenario.model
     total, active = parameters(model)
     return {
         "name": model.name,
@@ -156,7 +156,7 @@ def model_facts(scenario: Scenario) -> dict[str, Any]:
         "kinds": [kind_words(kind) for kind in model.kinds],
         "parameters": total,
         "active_parameters": active,
-        "quantization": {"gemm": q.gemm, "moe": q.moe, "attention": q.attention, "kv_cache": q.kv_cache},
+        "quantization": types_of(scenario),
     }
 
 
@@ -197,7 +197,7 @@ def _mode(
         return entry | {"nearest": nearest, "ranking": [], "front": [], "best": closest}
     best = deployment_of(scenario, mode.found, int(mode.ranking[0]), mode.name, objective)
     ranked = _ranked(scenario, objective, mode.found, mode.ranking, names, RANKED_PER_MODE)
-    entry |= {"status": FEASIBLE, "reason": _why_behind(best, winner, objective), **numbers}
+    entry |= {"status": FEASIBLE, "reason": why_behind(best, winner, objective), **numbers}
     front = _front_points(scenario, mode.found)
     return entry | {"nearest": [], "ranking": ranked, "front": front, "best": best}
 
@@ -218,7 +218,7 @@ def _front_points(scenario: Scenario, found: Found) -> list[dict[str, Any]]:
     ]
 
 
-def _why_behind(best: Deployment, winner: Deployment | None, objective: Objective) -> str | None:
+def why_behind(best: Deployment, winner: Deployment | None, objective: Objective) -> str | None:
     """Why a feasible mode is not the answer; None for the mode that is."""
     if winner is None or winner["mode"] == best["mode"]:
         return None
@@ -297,7 +297,7 @@ def _provenance(job: Job, shown: Deployment | None) -> dict[str, Any]:
     }
 
 
-def _launch_warning(framework: str, best: Deployment | None, runnable: Deployment | None) -> list[str]:
+def launch_warning(framework: str, best: Deployment | None, runnable: Deployment | None) -> list[str]:
     """What stands between the best deployment and a running one."""
     if best is None or best["launchable"] == RELEASED:
         return []

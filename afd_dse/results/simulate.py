@@ -13,6 +13,7 @@ from afd_dse.cost.expert_cache import ExpertCache
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
+from afd_dse.results.datatypes import narrowed
 from afd_dse.results.deployment import deployment_of, finite
 from afd_dse.results.parse import candidates_of
 from afd_dse.search.pool import Found
@@ -80,7 +81,7 @@ def simulate(
     Raises :class:`InputError` for input that is not valid. ``met`` in the answer says whether the SLO was kept, and
     ``reason`` why not.
     """
-    job = job if isinstance(job, Job) else load_job(job)
+    job = narrowed(job if isinstance(job, Job) else load_job(job), deployment)
     options = options or Options()
     scenario = scenario_from_job(job)
     if options.expert_cache is not None and scenario.moe is None:

@@ -10,11 +10,18 @@ from afd_dse.cost.evaluate import CONSTRAINTS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray, Provenance
 from afd_dse.results.certainty import interval_columns
-from afd_dse.results.deployment import GIB, METRIC_NAMES
+from afd_dse.results.deployment import GIB, METRIC_NAMES, types_of
 from afd_dse.results.layout import groups_of, label
 from afd_dse.search.pool import Found, partition_of
 
 _POOLS = ("attention_pool", "ffn_pool")
+TYPE_COLUMNS = {
+    "gemm": "gemm_dtype",
+    "moe": "moe_dtype",
+    "attention": "attention_dtype",
+    "kv_cache": "kv_dtype",
+}
+"""Columns of the data types, by role."""
 GPUS_OF = "gpus_of_"
 """Start of the columns that count the GPUs of each pool."""
 FRONT = [
@@ -65,6 +72,7 @@ def candidate_table(
         f"{GPUS_OF}{pool.name}": np.round(evaluation.gpus_by_pool[:, i]).astype(np.int64)
         for i, pool in enumerate(scenario.pools)
     }
+    columns |= {column: types_of(scenario)[role] for role, column in TYPE_COLUMNS.items()}
     columns["memory_gib"] = evaluation.memory.sum(axis=2).max(axis=1) / GIB
     columns |= {name: c.columns[name] for name in ("batch_size", "chunk_tokens")}
     columns["policy"] = np.array(POLICIES)[c.integer("policy")]

@@ -9,6 +9,7 @@ from afd_dse.architecture.work import TokenWork, token_work
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Pool, Scenario
 from afd_dse.operators.speed_of_light import peak_flops
+from afd_dse.results.datatypes import narrowed
 from afd_dse.results.deployment import GIB
 from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Cell, Phase
 from afd_dse.spec.job import Job
@@ -22,9 +23,8 @@ def utilization(job: Job, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     share of the dense peak of the GEMMs' data type. For groups that decode, ``bytes_per_s_per_gpu`` counts the group's
     weights once a micro-batch and its KV cache once a step; few tokens on many experts read less. Others have None.
     """
-    scenario = scenario_from_job(job)
     feasible = [entry for entry in document["best_per_mode"].values() if entry["feasible"]]
-    return [row for entry in feasible for row in _deployment(scenario, entry)]
+    return [row for d in feasible for row in _deployment(scenario_from_job(narrowed(job, d)), d)]
 
 
 def _deployment(scenario: Scenario, deployment: Mapping[str, Any]) -> list[dict[str, Any]]:

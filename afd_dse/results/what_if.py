@@ -12,6 +12,7 @@ from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import AfdDseError
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.results.datatypes import narrowed
 from afd_dse.results.deployment import METRIC_NAMES, finite
 from afd_dse.results.parse import candidates_of
 from afd_dse.search.objective import Objective, score
@@ -63,7 +64,8 @@ def what_if(job: Job, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     if document["best"] is None:
         return []
-    scenario = scenario_from_job(job)
+    # Of a job that lists data types, those of the recommended deployment are kept.
+    scenario = scenario_from_job(narrowed(job, document["best"]))
     layouts = _layouts(document)
     block = Candidates.concatenate([candidates_of(layout, scenario) for layout in layouts])
     objective = job.search.objective
@@ -80,7 +82,7 @@ def _layouts(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Distinct feasible layouts of the document, the recommended one first."""
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
     for entry in (document["best"], *document["best_per_mode"].values(), *document["ranking"]):
-        if entry["feasible"]:
+        if entry["feasible"] and entry.get("quantization") == document["best"].get("quantization"):
             found.setdefault((entry["mode"], entry["label"]), entry)
     return list(found.values())[:_LAYOUTS]
 

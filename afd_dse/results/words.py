@@ -1,6 +1,7 @@
 """Numbers for people: as many digits as say something, no exponents. For text only, never for what is computed with."""
 
 import math
+from collections.abc import Mapping
 
 
 def number(value: float | None) -> str:
@@ -54,6 +55,21 @@ def parameters(value: float) -> str:
 def constraint(name: str) -> str:
     """A constraint as text has it."""
     return "GPUs" if name == "gpus" else name
+
+
+_ROLES = {"gemm": "GEMM", "moe": "experts", "attention": "attention", "kv_cache": "KV"}
+
+
+def types_words(types: Mapping[str, str | None]) -> str:
+    """Data types by role: ``GEMM nvfp4, KV fp8``."""
+    return ", ".join(f"{_ROLES[role]} {dtype}" for role, dtype in types.items())
+
+
+def types_short(types: Mapping[str, str | None]) -> str:
+    """The same, as labels have it: ``nvfp4, KV fp8`` where GEMMs and experts are alike."""
+    alike = "moe" in types and types.get("gemm") == types["moe"]
+    rest = {role: dtype for role, dtype in types.items() if not (alike and role in ("gemm", "moe"))}
+    return ", ".join([*([str(types["moe"])] if alike else []), *([types_words(rest)] if rest else [])])
 
 
 def moment(hours: float) -> str:

@@ -74,7 +74,7 @@ def search_joint(
         points = []
         for block in blocks(candidates.take(rows).replace(batch_size=batch_size)):
             found = worth_keeping(block)
-            points.append(_points(objective, found))
+            points.append(points_of(objective, found))
             for fewer in _as_many_as_needed(scenario, found) if bounded else ():
                 worth_keeping(fewer)
         return Points.join(points)
@@ -93,7 +93,7 @@ def search_joint(
     return Found.join([found, fewer]), considered, evaluated + len(fewer)
 
 
-def _points(objective: Objective, found: Found) -> Points:
+def points_of(objective: Objective, found: Found) -> Points:
     """What the descent compares: memory and TPOT only get worse with the load."""
     m, slack = found.evaluation.metrics, found.evaluation.slack
     memory, tpot = (slack[:, CONSTRAINTS.index(name)] for name in ("memory", "TPOT"))

@@ -38,7 +38,7 @@ LATENCY_REFINEMENT = 1.3
 
 
 @dataclass(frozen=True, slots=True)
-class _Pairs:
+class Paired:
     """Units paired at the batch that decode could run, columns [n].
 
     Requests/s of a decode unit that the rest of the deployment ``admitted``, those of its ``full`` batch, and about the
@@ -50,16 +50,20 @@ class _Pairs:
     full: FloatArray
     tpot_s: FloatArray
 
+    def take(self, rows: IntArray) -> "Paired":
+        """The pairs at ``rows``."""
+        return Paired(self.candidates.take(rows), self.admitted[rows], self.full[rows], self.tpot_s[rows])
+
     @staticmethod
-    def join(parts: "list[_Pairs]") -> "_Pairs":
+    def join(parts: "list[Paired]") -> "Paired":
         """All pairs of ``parts``."""
         columns = [
             np.concatenate([getattr(part, name) for part in parts]) for name in ("admitted", "full", "tpot_s")
         ]
-        return _Pairs(Candidates.concatenate([part.candidates for part in parts]), *columns)
+        return Paired(Candidates.concatenate([part.candidates for part in parts]), *columns)
 
 
-def _decode_choices(
+def decode_choices(
     scenario: Scenario, side: DecodeSide, limit: Limits
 ) -> Iterator[tuple[IntArray, int, int]]:
     """Decode units worth combining, by class: rows, GPUs that receive one request's KV, and their pool."""
@@ -88,9 +92,9 @@ def combine(
     objective: Objective,
 ) -> Found | None:
     """Pair prefill and decode units with integer replicas; returns evaluated pairs worth keeping."""
-    parts: list[_Pairs] = []
+    parts: list[Paired] = []
     for limit in limits_of(scenario):
-        for rows, receivers, pool in _decode_choices(scenario, decode, limit):
+        for rows, receivers, pool in decode_choices(scenario, decode, limit):
             for inside in (False, True):
                 to = Receivers(receivers, pool, inside)
                 supply = supplies(limit, to)
@@ -100,7 +104,7 @@ def combine(
                     )
     if not parts:
         return None
-    candidates = _throttle(scenario, partition, _Pairs.join(parts))
+    candidates = throttled(scenario, partition, Paired.join(parts))
     found = Found(candidates, evaluate(scenario, candidates))
     if np.isfinite(scenario.workload.concurrency_limit):
         found = _within_concurrency(scenario, found)
@@ -119,7 +123,7 @@ def _pairs(
     supply: Supply,
     to: Receivers,
     objective: Objective,
-) -> Iterator[_Pairs]:
+) -> Iterator[Paired]:
     """The front and the best of all combinations of decode rows × replicas × prefill supplies."""
     u = decode.units
     per_block = max(COMBINATION_BLOCK // max(len(supply.rate), 1), 1)
@@ -128,7 +132,7 @@ def _pairs(
     room = scenario.pool_counts - supply.gpus_by_pool
     for start in range(0, len(rows), per_block):
         d = rows[start : start + per_block]
-        each, most = _rates(scenario, decode, d, supply)
+        each, most = paired_rates(scenario, decode, d, supply)
         size = u.gpus_by_pool[d][:, None, :]
         fits = np.where(size > 0.0, room[None, :, :] / np.maximum(size, 1.0), np.inf).min(axis=2)
         fits = np.floor(fits + 1e-9)
@@ -145,17 +149,17 @@ def _pairs(
             tpot = decode.tpot_at(d[i], rates / many)
             chosen = np.union1d(_leading(found, 128), front(-tpot, rates / sizes.sum(axis=1)))
             i, k, r = i[chosen], k[chosen], many[chosen].astype(np.int64)
-            pairs = _assemble(
+            pairs = assembled(
                 partition,
                 prefill.candidates.take(supply.unit[k]),
                 supply.replicas[k],
                 decode.candidates.take(d[i]),
                 r,
             )
-            yield _Pairs(pairs, rates[chosen] / r, u.requests_per_s[d[i]], tpot[chosen])
+            yield Paired(pairs, rates[chosen] / r, u.requests_per_s[d[i]], tpot[chosen])
 
 
-def _rates(
+def paired_rates(
     scenario: Scenario, decode: DecodeSide, d: IntArray, supply: Supply
 ) -> tuple[FloatArray, FloatArray]:
     """Requests/s that every replica of a decode row adds, and what a supply admits in all, [rows, supplies] each.
@@ -213,7 +217,7 @@ def _within_concurrency(scenario: Scenario, found: Found) -> Found:
     return found
 
 
-def _assemble(
+def assembled(
     partition: Partition,
     prefill: Candidates,
     prefill_replicas: IntArray,
@@ -233,7 +237,7 @@ def _assemble(
     )
 
 
-def _throttle(scenario: Scenario, partition: Partition, pairs: _Pairs) -> Candidates:
+def throttled(scenario: Scenario, partition: Partition, pairs: Paired) -> Candidates:
     """The pairs, their batch lowered where not all of the decode units' rate is admitted.
 
     Solves λ(B) = B/(OSL·TPOT(B)) = what is admitted by secant steps in the logarithms, where the slope is at most 1.
@@ -288,7 +292,7 @@ def probes(
     fits = (p.gpus_by_pool[i] + d.gpus_by_pool[j] <= scenario.pool_counts).all(axis=1)
     i, j = i[fits], j[fits]
     ones = np.ones(len(i), dtype=np.int64)
-    return _assemble(partition, prefill.candidates.take(i), ones, decode.candidates.take(j), ones)
+    return assembled(partition, prefill.candidates.take(i), ones, decode.candidates.take(j), ones)
 
 
 def _extremes(keys: list[FloatArray], memory_slack: FloatArray, most: int) -> IntArray:

@@ -26,7 +26,7 @@ from afd_dse.spec.cells import Partition, Phase
 Progress = Callable[[str, int], None]
 # Below so many candidates a search takes less than sharing it saves.
 PARALLEL_ROWS = 200_000
-_NO_GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+NO_GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class SearchOutcome:
     explanation: str
 
 
-class _Tables:
+class UnitTables:
     """Prefill and decode units by structure (one group or two), shared by the partitions that pair them."""
 
     def __init__(self, scenario: Scenario, space: Space, progress: Progress) -> None:
@@ -96,7 +96,7 @@ def search(
     seed: int = 0,
     trials: int | None = None,
     journal: str | None = None,
-    grids: Mapping[str, Mapping[str, Mapping[str, Any]]] = _NO_GRIDS,
+    grids: Mapping[str, Mapping[str, Mapping[str, Any]]] = NO_GRIDS,
     progress: Progress = lambda mode, rows: None,
     processes: int = 1,
 ) -> SearchOutcome:
@@ -109,18 +109,18 @@ def search(
     """
     began = time.perf_counter()
     start = None if space.start is None else load_space(space.start)
-    plain = _Tables(scenario, space, progress)
-    plain_start = None if start is None else _Tables(scenario, start, progress)
+    plain = UnitTables(scenario, space, progress)
+    plain_start = None if start is None else UnitTables(scenario, start, progress)
 
     def outcome_of(name: str, partition: Partition) -> ModeOutcome:
         own = grids.get(name, {})
-        tables = plain if not own else _Tables(scenario, restricted(space, own, name), progress)
+        tables = plain if not own else UnitTables(scenario, restricted(space, own, name), progress)
         rows = size_of(scenario, tables.space, partition)
         if method == "exhaustive" or (method == "auto" and rows <= space.exhaustive_rows):
             return _enumerated(scenario, tables.space, name, partition, objective, tables)
         first = None
         if start is not None and plain_start is not None:
-            smaller = plain_start if not own else _Tables(scenario, restricted(start, own, name), progress)
+            smaller = plain_start if not own else UnitTables(scenario, restricted(start, own, name), progress)
             first = _enumerated(scenario, smaller.space, name, partition, objective, smaller)
         return _sampled(
             scenario, tables.space, name, partition, objective, rows, seed, trials, journal, progress, first
@@ -154,7 +154,12 @@ def _outcomes(
 
 
 def _enumerated(
-    scenario: Scenario, space: Space, name: str, partition: Partition, objective: Objective, tables: _Tables
+    scenario: Scenario,
+    space: Space,
+    name: str,
+    partition: Partition,
+    objective: Objective,
+    tables: UnitTables,
 ) -> ModeOutcome:
     """One mode, exhaustively."""
     if partition.is_joint:
@@ -197,7 +202,7 @@ def _joint(
 
 
 def _paired(
-    scenario: Scenario, name: str, partition: Partition, objective: Objective, tables: _Tables
+    scenario: Scenario, name: str, partition: Partition, objective: Objective, tables: UnitTables
 ) -> ModeOutcome:
     supplies, decode = tables.prefill(partition), tables.decode(partition)
     prefill = supplies.side

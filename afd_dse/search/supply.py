@@ -51,7 +51,7 @@ class Supply:
     served_s: FloatArray
 
 
-def _repeat(units: FloatArray, rows: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
+def repeated(units: FloatArray, rows: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
     """Every row with 1, 2, … as many replicas as the cluster holds: rows and replicas."""
     sizes = units[rows]
     fits = (
@@ -96,7 +96,7 @@ class _Choices:
 
 def _choices(scenario: Scenario, side: PrefillSide, useful: IntArray, to: Receivers) -> _Choices:
     c = side.candidates
-    unit, replicas = _repeat(side.units.gpus_by_pool, useful, scenario.pool_counts)
+    unit, replicas = repeated(side.units.gpus_by_pool, useful, scenario.pool_counts)
     transfer = kv_transfer_seconds(
         scenario.tiers,
         from_pool=c.integer("prefill_attention_pool")[unit],

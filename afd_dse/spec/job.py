@@ -1,5 +1,6 @@
 """The job file as one validated object: model, cluster, workload, SLO and search."""
 
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -48,21 +49,73 @@ AttentionDtype = Literal["bfloat16", "fp8"]
 Objective = Literal["throughput_per_gpu", "total_throughput", "usd_per_mtok", "fewest_gpus"]
 Method = Literal["auto", "exhaustive", "optuna"]
 
+ROLES = ("gemm", "moe", "attention", "kv_cache")
+"""What has a data type of its own."""
 DEFAULT_SPACE = "default"
 _NOT_SPACES = ("modes.yaml",)
 
 
-class Quantization(Spec):
-    """Data types by role; what is absent is read from the model's own configuration."""
+def _types_form(value: object) -> str:
+    return "<several>" if isinstance(value, list | tuple) else "<one>"
 
-    gemm: GemmDtype | None = Field(None, examples=["fp8_block"])
+
+def _distinct_types(value: Any) -> Any:
+    """A list of one as that one; no type twice."""
+    if not isinstance(value, list | tuple):
+        return value
+    for index, dtype in enumerate(value):
+        if dtype in value[:index]:
+            raise complaint("this stands twice", "keep one of them", field=f"[{index}]", value=dtype)
+    return value[0] if len(value) == 1 else value
+
+
+_Several = Field(strict=False, min_length=1)
+GemmTypes = Annotated[
+    Annotated[GemmDtype, Tag("<one>")] | Annotated[tuple[GemmDtype, ...], _Several, Tag("<several>")],
+    Discriminator(_types_form),
+    BeforeValidator(_distinct_types),
+]
+MoeTypes = Annotated[
+    Annotated[MoeDtype, Tag("<one>")] | Annotated[tuple[MoeDtype, ...], _Several, Tag("<several>")],
+    Discriminator(_types_form),
+    BeforeValidator(_distinct_types),
+]
+AttentionTypes = Annotated[
+    Annotated[AttentionDtype, Tag("<one>")]
+    | Annotated[tuple[AttentionDtype, ...], _Several, Tag("<several>")],
+    Discriminator(_types_form),
+    BeforeValidator(_distinct_types),
+]
+
+
+class Quantization(Spec):
+    """Data types by role; what is absent is read from the model's own configuration.
+
+    A role may list several types: the search then answers over all combinations that can run. It knows their speed and
+    memory; whether a model quantised so still answers well enough is for its user to judge.
+    """
+
+    gemm: GemmTypes | None = Field(None, examples=["fp8_block", ["fp8_block", "nvfp4"]])
     """Projections and dense FFN."""
-    moe: MoeDtype | None = Field(None, examples=["fp8_block"])
+    moe: MoeTypes | None = Field(None, examples=["fp8_block", ["fp8_block", "nvfp4"]])
     """Routed experts."""
-    attention: AttentionDtype | None = Field(None, examples=["bfloat16"])
+    attention: AttentionTypes | None = Field(None, examples=["bfloat16"])
     """What the attention kernels compute in."""
-    kv_cache: AttentionDtype | None = Field(None, examples=["fp8"])
+    kv_cache: AttentionTypes | None = Field(None, examples=["fp8", ["bfloat16", "fp8"]])
     """What the KV cache stores."""
+
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """The roles that list several types, and these."""
+        return {role: value for role in ROLES if isinstance(value := getattr(self, role), tuple)}
+
+    def alternatives(self) -> list["Quantization"]:
+        """Every combination of the listed types, each with one type a role, in the order of the lists."""
+        choices = self.choices
+        return [
+            self.model_copy(update=dict(zip(choices, picked, strict=True)))
+            for picked in product(*choices.values())
+        ]
 
 
 class Speculative(Spec):

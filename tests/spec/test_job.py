@@ -431,3 +431,17 @@ def test_data_types_and_frameworks_are_those_of_the_rooms_that_use_them() -> Non
     for name in ("GemmDtype", "MoeDtype", "AttentionDtype"):
         assert get_args(getattr(job_module, name)) == get_args(getattr(architecture, name))
     assert get_args(job_module.Framework) == FRAMEWORKS
+
+
+def test_several_data_types_stand_for_every_combination_of_them() -> None:
+    listed = {"gemm": ["fp8_block", "nvfp4"], "moe": ["nvfp4"], "kv_cache": ["bfloat16", "fp8"]}
+    read = load_job(job(quantization=listed))
+    assert read.quantization.choices == {"gemm": ("fp8_block", "nvfp4"), "kv_cache": ("bfloat16", "fp8")}
+    found = [(q.gemm, q.moe, q.attention, q.kv_cache) for q in read.quantization.alternatives()]
+    assert found == [
+        (gemm, "nvfp4", None, kv) for gemm in ("fp8_block", "nvfp4") for kv in ("bfloat16", "fp8")
+    ]
+    assert load_job(read.model_dump(mode="json")) == read
+    one = load_job(job(quantization={"gemm": "fp8_block"}))
+    assert one.quantization.choices == {}
+    assert one.quantization.alternatives() == [one.quantization]
