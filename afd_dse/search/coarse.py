@@ -1,20 +1,16 @@
-"""Starts of a sampled search: the units of thinned phases, paired exactly or, where phases share, decode's front."""
+"""Starts of a sampled search whose phases have GPUs of their own: the units of a thinned space, paired exactly."""
 
 from collections.abc import Sequence
 from typing import TypeVar
 
-import numpy as np
-
-from afd_dse.cost.columns import Candidates
 from afd_dse.cost.scenario import Scenario
 from afd_dse.search.layouts import enumerate_layouts
 from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import combine
-from afd_dse.search.pareto import front_by_group
 from afd_dse.search.pool import Found
 from afd_dse.search.sides import tabulate_decode, tabulate_prefill
 from afd_dse.search.space import BatchGrid, Grid, Space
-from afd_dse.spec.cells import PARTITIONS, Partition, Phase
+from afd_dse.spec.cells import Partition, Phase
 
 # Turns after which nothing is left to thin, whatever the space.
 MOST_TURNS = 60
@@ -59,35 +55,10 @@ def phase_fronts(
     return found, len(prefill.candidates) + decode.evaluated + (len(found) if found else 0)
 
 
-def decode_front(scenario: Scenario, space: Space, partition: Partition, rows: int) -> tuple[Candidates, int]:
-    """Decode units that no other on the same pools beats in TPOT and rate per GPU, as if decode had GPUs of its own.
-
-    For partitions that share groups between phases; the grid is thinned until at most ``rows`` units are evaluated.
-    Returns also how many were.
-    """
-    grid = space.whole if len(partition.groups) == 1 else space.shared
-    alone = next(p for p in PARTITIONS if not p.is_joint and _same_decode(p, partition))
-    for turn in range(MOST_TURNS):
-        if _units(scenario, alone, Phase.DECODE, grid) <= rows:
-            break
-        grid = thinned(grid, turn)
-    side = tabulate_decode(scenario, alone, grid, lambda done: None)
-    units = side.units
-    fits = np.flatnonzero((units.memory_slack >= 0.0) & (units.tpot_s <= scenario.slo.tpot_s))
-    per_gpu = units.requests_per_s[fits] / units.gpus_by_pool[fits].sum(axis=1)
-    attention, ffn = (side.candidates.integer(f"decode_{name}_pool")[fits] for name in ("attention", "ffn"))
-    best = fits[front_by_group(attention * len(scenario.pools) + ffn, -units.tpot_s[fits], per_gpu)]
-    return side.candidates.take(best), side.evaluated
-
-
-def _same_decode(one: Partition, other: Partition) -> bool:
-    return one.splits(Phase.DECODE) == other.splits(Phase.DECODE)
-
-
 def _units(scenario: Scenario, partition: Partition, phase: Phase, grid: Grid) -> int:
     """Rows that tabulating one phase evaluates."""
     layouts = len(enumerate_layouts(scenario, partition, (phase,), grid))
     return layouts * len(grid.chunk_tokens if phase == Phase.PREFILL else grid.batch.values())
 
 
-__all__ = ["decode_front", "phase_fronts", "thinned"]
+__all__ = ["phase_fronts", "thinned"]
