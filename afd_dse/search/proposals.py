@@ -79,7 +79,7 @@ def proposed(
     if not told:
         return []
     short = np.argsort(-gain, kind="stable")[:SHORTLIST]
-    return [pool[short[n]] for n in _one_by_one(Expected.join(told).at(short), reached, count)]
+    return [pool[short[n]] for n in one_by_one(Expected.join(told).at(short), reached, count)]
 
 
 def _around(space: SampledSpace, steps: IntArray, rows: IntArray) -> IntArray:
@@ -91,7 +91,7 @@ def _around(space: SampledSpace, steps: IntArray, rows: IntArray) -> IntArray:
     return inside
 
 
-def _one_by_one(expected: Expected, reached: Front, count: int) -> list[int]:
+def one_by_one(expected: Expected, reached: Front, count: int) -> list[int]:
     """Which add most, each beside those chosen before as if they turned out as expected."""
     chosen: list[int] = []
     while len(chosen) < min(count, len(expected.speed)):
@@ -105,4 +105,4 @@ def _one_by_one(expected: Expected, reached: Front, count: int) -> list[int]:
     return chosen
 
 
-__all__ = ["Front", "proposed"]
+__all__ = ["Front", "one_by_one", "proposed"]

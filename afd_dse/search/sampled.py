@@ -67,8 +67,8 @@ ATTEMPTS = 3
 FILLED = 0.05
 # Best layouts whose load is refined up to the limits, as share of the trials.
 REFINED = 0.01
-# Units that the thinned space of a start may hold, as share of the trials.
-START_ROWS = 0.15
+# Units of single phases that a start evaluates, as multiple of the trials.
+START_ROWS = 1.5
 # Near-miss violations are compared on this scale; a worse one says nothing more.
 WORST_VIOLATION = 1e6
 # How many of the least infeasible are moved from while nothing is feasible.
@@ -182,7 +182,8 @@ def search_sampled(
     front by preference where it has gaps, and children by NSGA-II. Then loads between those drawn fill the front. With
     ``journal`` (a file) an interrupted study is continued; ``trials`` counts what the journal already holds, and what
     follows depends only on that and the seed. A study begins with the best and the front of ``start``, or, where phases
-    have GPUs of their own, of a thinned space. Returns what is worth keeping and the number of candidates evaluated.
+    have GPUs of their own, of units of each phase that are paired exactly. Returns what is worth keeping and the number
+    of candidates evaluated.
     """
     sampled = SampledSpace(scenario, space, partition)
     if sampled.empty:
@@ -190,7 +191,7 @@ def search_sampled(
     wanted = DEFAULT_TRIALS if trials is None else trials
     evaluated = 0
     if start is None and not partition.is_joint:
-        start, evaluated = phase_fronts(scenario, space, partition, objective, int(START_ROWS * wanted))
+        start, evaluated = phase_fronts(scenario, space, partition, objective, int(START_ROWS * wanted), seed)
     archive = _Archive(scenario, objective, sampled)
     with crew_of(journal, study_name(scenario, space, partition, seed), DIRECTIONS, wanted) as crew:
         study = new_study()

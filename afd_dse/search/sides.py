@@ -92,7 +92,7 @@ def tabulate_decode(
         table = [
             (block, decode_units(scenario, partition, block)) for block in blocks(with_loads(active, values))
         ]
-        units = _join([part for _, part in table])
+        units = join_units([part for _, part in table])
         found.extend(table)
         evaluated += len(units.tpot_s)
         progress(len(units.tpot_s))
@@ -119,7 +119,7 @@ def tabulate_decode(
         evaluated += evaluations(done) + done
         progress(done)
     candidates = Candidates.concatenate([block for block, _ in found])
-    return DecodeSide(candidates, _join([part for _, part in found]), evaluated)
+    return DecodeSide(candidates, join_units([part for _, part in found]), evaluated)
 
 
 def _holds(units: DecodeUnits, tpot_limit: float | FloatArray) -> npt.NDArray[np.bool_]:
@@ -141,7 +141,8 @@ def _refine(
     return final, decode_units(scenario, partition, final)
 
 
-def _join(parts: list[DecodeUnits]) -> DecodeUnits:
+def join_units(parts: list[DecodeUnits]) -> DecodeUnits:
+    """One block of units after the other."""
     return DecodeUnits(
         np.concatenate([p.tpot_s for p in parts]),
         np.concatenate([p.requests_per_s for p in parts]),

@@ -27,7 +27,7 @@ SLACK_DOUBT = 0.03
 SLACK_RANGE = 1.5
 _TINY = 1e-9
 # Whether a unit fits into the cluster is known without evaluating it.
-_TOLD = [2 + number for number, name in enumerate(CONSTRAINTS) if name != "gpus"]
+_TOLD = [number for number, name in enumerate(CONSTRAINTS) if name != "gpus"]
 
 
 def features(candidates: Candidates, pools: int) -> FloatArray:
@@ -55,14 +55,19 @@ def _named(column: str, pools: int) -> int:
 
 
 def targets(evaluation: Evaluation) -> FloatArray:
-    """What is predicted [n, 2 + constraints]: logarithms of speed per user and throughput per GPU, and bent slacks."""
+    """What is predicted [n, 2 + slacks]: logarithms of speed per user and throughput per GPU, and bent slacks."""
     speed, throughput = (
         np.log(np.maximum(evaluation.metrics[name], _TINY))
         for name in ("tokens_per_s_per_user", "tokens_per_s_per_gpu")
     )
-    slack = np.nan_to_num(evaluation.slack, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-    bent = np.clip(np.sign(slack) * np.log1p(np.abs(slack)), -SLACK_RANGE, SLACK_RANGE)
-    return np.column_stack([speed, throughput, bent])
+    return np.column_stack([speed, throughput, bent(evaluation.slack)[:, _TOLD]])
+
+
+def bent(slack: FloatArray) -> FloatArray:
+    """Slack as a smooth function can follow it: logarithmic on both sides of 0, and within bounds."""
+    known = np.nan_to_num(slack, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    result: FloatArray = np.clip(np.sign(known) * np.log1p(np.abs(known)), -SLACK_RANGE, SLACK_RANGE)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class Surrogate:
     """A Gaussian process: a quadratic trend and what is smooth on top of it (Matérn 3/2), alike for every target.
 
     Rasmussen and Williams, Gaussian Processes for Machine Learning, algorithm 2.1 and eq. 4.17. Its doubt grows away
-    from the evaluated candidates ``x`` [n, features] with the targets ``y`` [n, 2 + constraints].
+    from the evaluated candidates ``x`` [n, features] with the targets ``y`` [n, 2 + slacks].
     """
 
     def __init__(self, x: FloatArray, y: FloatArray) -> None:
@@ -122,7 +127,7 @@ class Surrogate:
         """What to hope for of candidates with features ``x`` [n, features]."""
         mean, doubt = self.predicted(x)
         hope = np.minimum(HOPE * doubt[:, 0], MOST_HOPED)
-        held = ndtr(mean[:, _TOLD] / np.maximum(doubt[:, _TOLD], SLACK_DOUBT))
+        held = ndtr(mean[:, 2:] / np.maximum(doubt[:, 2:], SLACK_DOUBT))
         return Expected(np.exp(mean[:, 0] + hope), np.exp(mean[:, 1] + hope), held.prod(axis=1))
 
     def _centred(self, x: FloatArray) -> FloatArray:
@@ -141,4 +146,4 @@ def _trend(product: FloatArray) -> FloatArray:
     return result
 
 
-__all__ = ["Expected", "Surrogate", "features", "targets"]
+__all__ = ["Expected", "Surrogate", "bent", "features", "targets"]
