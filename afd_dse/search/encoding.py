@@ -148,6 +148,17 @@ class SampledSpace:
         self.index = {parameter.name: number for number, parameter in enumerate(self.parameters)}
         self.sizes: IntArray = np.array([parameter.size for parameter in self.parameters], dtype=np.int64)
 
+    def drawn(self, rows: IntArray, rng: np.random.Generator) -> IntArray:
+        """The parameter sets with every group cut anew, every legal cut as likely as any other, in canonical form.
+
+        Sets drawn by their parameters would mostly be illegal, and stand for the few cuts at the rim of what is legal.
+        """
+        found = rows.copy()
+        for group in self._groups:
+            pick = rng.integers(len(group.table["gpus"]), size=len(rows))
+            found[:, self._columns(group.names)] = group.positions[pick]
+        return self.canonical(found)
+
     def canonical(self, rows: IntArray) -> IntArray:
         """The parameter sets with every illegal cut and every number of replicas written as what it stands for."""
         found = rows.copy()

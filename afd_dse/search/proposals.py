@@ -14,7 +14,7 @@ from afd_dse.search.surrogate import Expected
 ROUNDS = 3
 PARENTS = 40
 # Parameter sets drawn anywhere in each round.
-ANYWHERE = 400
+ANYWHERE = 800
 # So many of all that were looked at are weighed against each other.
 SHORTLIST = 400
 
@@ -65,8 +65,9 @@ def proposed(
     gain, told, seen = np.zeros(0), list[Expected](), set[bytes]()
     parents = begin
     for _ in range(ROUNDS):
-        anywhere = rng.integers(space.sizes, size=(ANYWHERE, len(space.sizes)))
-        found = np.unique(space.canonical(np.concatenate([_around(space, steps, parents), anywhere])), axis=0)
+        anywhere = space.drawn(rng.integers(space.sizes, size=(ANYWHERE, len(space.sizes))), rng)
+        near = space.canonical(_around(space, steps, parents))
+        found = np.unique(np.concatenate([near, anywhere]), axis=0)
         new = [n for n, row in enumerate(found) if row.tobytes() not in seen and not known(row)]
         fresh = found[new][space.fits(found[new])]
         if not len(fresh):

@@ -224,8 +224,9 @@ def _refine(archive: _Archive, most: int) -> Found:
 def _beginning(archive: _Archive, start: Found | None, seed: int, spread: int) -> list[IntArray]:
     """Canonical parameter sets that a study begins with: what a smaller space found, then a Latin hypercube."""
     space = archive.space
-    unit = qmc.LatinHypercube(len(space.sizes), rng=np.random.default_rng(seed)).random(max(spread, 1))
-    anywhere = space.canonical((unit * space.sizes).astype(np.int64))
+    rng = np.random.default_rng(seed)
+    unit = qmc.LatinHypercube(len(space.sizes), rng=rng).random(max(spread, 1))
+    anywhere = space.drawn((unit * space.sizes).astype(np.int64), rng)
     if start is None:
         return list(anywhere)
     rows = np.concatenate(
