@@ -13,7 +13,8 @@ from rich.text import Text
 from afd_dse.cli.cards import INDENT, console, deployment_card, facts, heading, paragraph, plain_table
 from afd_dse.results.asked import pools_text, slo_text, workload_text
 from afd_dse.results.datatypes import plain_label
-from afd_dse.results.words import constraint, count, number, parameters, percent
+from afd_dse.results.proof import effort, proof_parts
+from afd_dse.results.words import constraint, number, parameters, percent
 
 _OBJECTIVES = {
     "throughput_per_gpu": ("most tokens/s per GPU", "tokens_per_s_per_gpu", -1),
@@ -64,13 +65,8 @@ def _job_rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str | Text]]:
     yield "workload", workload_text(job["workload"], job["demand"])
     yield "SLO", slo_text(job["slo"])
     words = _OBJECTIVES[job["search"]["objective"]][0]
-    yield (
-        "search",
-        (
-            f"{words}; {count(document['considered'])} deployments considered, {count(document['evaluated'])} "
-            f"evaluated in {document['search_seconds']:.1f} s ({document['method']})"
-        ),
-    )
+    yield "search", f"{words}; {effort(document)} ({document['method']})"
+    yield "proof", "\n".join(proof_parts(document))
 
 
 def _print_modes(out: Console, document: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from afd_dse.operators.latency import IntArray
 from afd_dse.report.figures.front import CLOUD, FrontInfo, Marked, Series, front_figure, fronts_of, limit_on
 from afd_dse.report.figures.theme import DIM, INK, mode_styles, styled
 from afd_dse.report.metrics import METRICS
+from afd_dse.results.proof import proof_parts
 from afd_dse.results.words import number, percent
 
 
@@ -53,6 +54,17 @@ def picture(library: Library, view: View, measured: pd.DataFrame | None = None) 
     sentence = f"{kept:,} of {total:,} candidates meet the limits.{best}{runs}"
     figure.update_layout(uirevision=f"{view.x} {view.y} {' '.join(view.results)}")
     return Picture(figure, sentence, _loosened(datasets, view), _options(info, datasets))
+
+
+def proof_words(datasets: Sequence[Dataset]) -> str:
+    """What the searches of ``datasets`` have shown, each under its name where there are several; empty for none."""
+    if not datasets:
+        return ""
+    said = []
+    for dataset in datasets:
+        name = f"{dataset.name}: " if len(datasets) > 1 else ""
+        said.append(f"{name}{'; '.join(proof_parts(dataset.document))}.")
+    return f"As searched: {' '.join(said)}"
 
 
 def _info(datasets: Sequence[Dataset], passing: Sequence[IntArray], view: View) -> FrontInfo:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dash import ALL, MATCH, Dash, Input, Output, State, ctx, html, no_update
 
-from afd_dse.dashboard.chart import limits_words, picture, rows_of
+from afd_dse.dashboard.chart import limits_words, picture, proof_words, rows_of
 from afd_dse.dashboard.data import LIMITS
 from afd_dse.dashboard.details import Pinned, details, pinned
 from afd_dse.dashboard.layout import STEPS, rates
@@ -114,6 +114,7 @@ def _draw(app: Dash, session: "Session") -> None:
         Output("warning", "hidden"),
         Output("pick", "options"),
         Output("definition", "children"),
+        Output("proof", "children"),
         *_VIEW,
     )
     def draw(*controls: Any) -> tuple[Any, ...]:
@@ -130,6 +131,7 @@ def _draw(app: Dash, session: "Session") -> None:
             not found.warning,
             options,
             definition,
+            proof_words(session.library.chosen(view.results)),
         )
 
     @app.callback(Output("link", "data"), *_VIEW, Input("pins", "data"))

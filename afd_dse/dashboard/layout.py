@@ -119,6 +119,7 @@ def _explore(has_measured: bool) -> list[Any]:
                 **aria("Chart of the candidates; the list below pins its points without a mouse"),
             ),
             html.P(id="definition", className="dim"),
+            html.P(id="proof", className="dim"),
             labelled(
                 "pick",
                 "Pin a deployment of the fronts",

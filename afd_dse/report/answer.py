@@ -9,6 +9,7 @@ from afd_dse.report.figures import NothingToShowError, sensitivity_info
 from afd_dse.report.figures.theme import TRUST_COLOURS
 from afd_dse.report.metrics import METRICS, OBJECTIVES
 from afd_dse.results.asked import pools_text, slo_text, workload_text
+from afd_dse.results.proof import proof_parts
 from afd_dse.results.what_if import FIXED_LOAD
 from afd_dse.results.words import constraint, number, percent, signed_percent
 
@@ -48,6 +49,7 @@ def answer_of(document: Mapping[str, Any]) -> Answer:
     if best is None:
         return _nothing(document)
     facts = [("Why this one", _why(document)), ("What binds", _binds(best)), ("How sure", _sure(document))]
+    facts.append(("What is proven", proven(document)))
     if change := _changes(document):
         facts.append(("What would change it", change))
     facts.append(("Can it be launched", _launch(document)))
@@ -77,7 +79,7 @@ def _nothing(document: Mapping[str, Any]) -> Answer:
         "",
         "",
         (),
-        (("Nearest miss", f"{nearest}."),),
+        (("Nearest miss", f"{nearest}."), ("What is proven", proven(document))),
         (),
         tuple(document["warnings"]),
         feasible=False,
@@ -153,6 +155,12 @@ def _sure(document: Mapping[str, Any]) -> str:
     if found := intervals_of(document["best"]):
         return f"{text}; {'; '.join(found)}."
     return f"{text}. The estimate is a model, not a measurement, and has no interval."
+
+
+def proven(document: Mapping[str, Any]) -> str:
+    """How far the search shows that nothing in the space is better, one sentence for each part."""
+    first, *others = proof_parts(document)
+    return " ".join([f"{first[:1].upper()}{first[1:]}.", *(f"{part}." for part in others)])
 
 
 def _changes(document: Mapping[str, Any]) -> str:

@@ -33,8 +33,9 @@ from afd_dse.report.figures.sensitivity import NOT_FEASIBLE, change_words
 from afd_dse.report.figures.theme import TRUST_COLOURS, mode_styles
 from afd_dse.report.metrics import METRICS, OBJECTIVES, X_AXES, Y_AXES
 from afd_dse.results.datatypes import plain_label
+from afd_dse.results.proof import effort, proof_parts, proof_short
 from afd_dse.results.what_if import FIXED_LOAD
-from afd_dse.results.words import constraint, count, number, parameters, percent
+from afd_dse.results.words import constraint, number, parameters, percent
 
 _TRUST_WORDS = (
     ("measured", "measured at this very point"),
@@ -171,6 +172,7 @@ def modes_card(document: Mapping[str, Any], _: pd.DataFrame) -> Card:
         "TTFT ms",
         "TPOT ms",
         "$/Mtok",
+        "searched",
         "why it is not the answer",
     )
     table = Table("Modes compared", head, tuple(rows), frozenset(strong), frozenset(dim))
@@ -202,10 +204,11 @@ def _mode_row(document: Mapping[str, Any], entry: Mapping[str, Any], colour: str
     why = entry["reason"] or f"the answer; limited by {constraint(bound) or 'nothing'}"
     name = Cell(entry["name"], dot=colour)
     if entry["status"] == "no_layout":
-        return (name, *(Cell("") for _ in range(7)), Cell(why))
+        return (name, *(Cell("") for _ in range(7)), Cell(proof_short(entry)), Cell(why))
     keys = ("tokens_per_s_per_gpu", "tokens_per_s_per_user", "ttft_percentile_ms", "tpot_ms", "usd_per_mtok")
     values = [Cell(number(found[key]), number=True) for key in keys]
-    return (name, Cell(found["label"]), Cell(f"{found['gpus']}", number=True), *values, Cell(why))
+    searched = Cell(proof_short(entry))
+    return (name, Cell(found["label"]), Cell(f"{found['gpus']}", number=True), *values, searched, Cell(why))
 
 
 def misses_card(document: Mapping[str, Any], _: pd.DataFrame) -> Card:
@@ -402,11 +405,8 @@ def job_card(document: Mapping[str, Any], _: pd.DataFrame) -> Card:
     rows = _pairs(
         ("model", f"{model['name']}: {size}; {'; '.join(model['kinds'])}"),
         ("data types", ", ".join(f"{role} {dtype}" for role, dtype in model["quantization"].items())),
-        (
-            "search",
-            f"{count(document['considered'])} considered, {count(document['evaluated'])} evaluated in "
-            f"{document['search_seconds']:.1f} s; {document['explanation']}",
-        ),
+        ("search", f"{effort(document)} ({document['method']})"),
+        ("what is proven", "; ".join(proof_parts(document))),
     )
     job = json.dumps(document["job"], indent=1, ensure_ascii=False)
     return Card("job", "The job", table=Table("Job", ("", ""), rows), text=job)

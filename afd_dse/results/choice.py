@@ -9,6 +9,7 @@ import pandas as pd
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.results.datatypes import Combination, combinations, suffix
 from afd_dse.results.deployment import Deployment
+from afd_dse.results.proof import proof_from, proof_of, proof_of_all
 from afd_dse.results.result import (
     COMPARED,
     FEASIBLE,
@@ -21,6 +22,7 @@ from afd_dse.results.result import (
 from afd_dse.results.words import types_words
 from afd_dse.search.objective import Objective, order
 from afd_dse.search.pareto import front
+from afd_dse.search.proof import of_all
 from afd_dse.spec.job import Job
 
 ACCURACY = (
@@ -48,6 +50,11 @@ def over_types(job: Job, answer: Callable[[Job], Result]) -> Result:
     runnable = _first(objective, [result.document["best_launchable"] for result in results])
     modes = [_mode(objective, number, results, best) for number in range(len(winner.modes))]
     ranked = _ranked(objective, [result.ranking for result in results], RANKED)
+    proof = proof_of_all(
+        [entry["name"] for entry in modes],
+        [proof_from(entry["proof"]) for entry in modes],
+        [*_combinations(entries, searched)],
+    )
     document = {
         **winner.document,
         "job": job.model_dump(mode="json"),
@@ -61,7 +68,8 @@ def over_types(job: Job, answer: Callable[[Job], Result]) -> Result:
         "evaluated": sum(result.document["evaluated"] for result in results),
         "search_seconds": sum(result.document["search_seconds"] for result in results),
         "method": " + ".join(sorted({name for r in results for name in r.document["method"].split(" + ")})),
-        "explanation": _explanation(entries, searched),
+        "explanation": proof["words"],
+        "proof": proof,
         "best_launchable": runnable,
         "data_types": list(_types(entries, answers)),
         "warnings": [*winner.warnings, *launch_warning(job.framework, best, runnable), ACCURACY],
@@ -149,6 +157,7 @@ def _mode(
     return entry | {
         "considered": sum(one["considered"] for one in entries),
         "evaluated": sum(one["evaluated"] for one in entries),
+        "proof": proof_of(of_all([proof_from(one["proof"]) for one in entries])),
         "method": " + ".join(sorted({one["method"] for one in entries})),
         "note": "; ".join(dict.fromkeys(one["note"] for one in entries if one["note"])),
         "ranking": _ranked(objective, [one["ranking"] for one in entries], RANKED_PER_MODE),
@@ -179,18 +188,13 @@ def _misses(results: Sequence[Result]) -> list[Deployment]:
     return [*(miss for miss in found.values() if miss is not closest), closest]
 
 
-def _explanation(entries: Sequence[Combination], searched: Sequence[tuple[Combination, Result]]) -> str:
-    considered = sum(result.document["considered"] for _, result in searched)
-    inexact = [
-        f"{types_words(entry.types)}: {result.document['explanation']}"
-        for entry, result in searched
-        if any(mode["method"] != "exhaustive" for mode in result.modes)
-    ]
-    text = f"{considered:.3g} deployments in {len(searched)} combinations of data types"
-    text = f"exact over {text}, all modes of each" if not inexact else f"{text}, not all exact"
-    left_out = len(entries) - len(searched)
-    text += f"; {left_out} combinations left out" if left_out else ""
-    return "; ".join([text, *inexact])
+def _combinations(
+    entries: Sequence[Combination], searched: Sequence[tuple[Combination, Result]]
+) -> Iterator[str]:
+    """How many combinations of data types that is said of, and how many were left out."""
+    yield f"over {len(searched)} combinations of data types"
+    if len(entries) > len(searched):
+        yield f"{len(entries) - len(searched)} combinations left out"
 
 
 def _types(entries: Sequence[Combination], answers: Sequence[Result | None]) -> Iterator[dict[str, Any]]:

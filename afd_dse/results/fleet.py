@@ -18,6 +18,7 @@ from afd_dse.results.stored import deployment_at, found_of
 from afd_dse.results.table import GPUS_OF, TYPE_COLUMNS
 from afd_dse.results.words import count, number, percent
 from afd_dse.search.pool import Found, ranking
+from afd_dse.search.proof import enumerated
 from afd_dse.search.run import ModeOutcome, SearchOutcome
 from afd_dse.search.stair_steps import largest_of_each, steps
 from afd_dse.spec.cells import parse_partition
@@ -308,16 +309,19 @@ def model_result(file: FleetFile, number: int, stairs: Stairs, document: Mapping
         mine = table[table["mode"] == mode["name"]]
         found: Found | None = found_of(scenario, mine) if len(mine) else None
         nothing = np.zeros(0, dtype=np.int64)
+        partition = parse_partition(mode["partition"])
+        proof = enumerated(scenario, partition, "total_throughput", mode["considered"], mode["evaluated"])
         modes.append(
             ModeOutcome(
                 mode["name"],
-                parse_partition(mode["partition"]),
+                partition,
                 found,
                 nothing if found is None else ranking(scenario, "total_throughput", found),
                 mode["considered"],
                 mode["evaluated"],
                 "exhaustive",
                 "" if found is not None else "no deployment in this share holds the limits",
+                proof,
             )
         )
     text = (

@@ -19,6 +19,7 @@ from afd_dse.results.breakdown import kind_words
 from afd_dse.results.deployment import Deployment, deployment_of, finite, types_of
 from afd_dse.results.layout import groups_of, label
 from afd_dse.results.policies import launchable
+from afd_dse.results.proof import proof_of, proof_of_all
 from afd_dse.results.reasons import violated
 from afd_dse.results.table import candidate_table
 from afd_dse.results.words import constraint, number, percent
@@ -134,6 +135,7 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
         "search_seconds": outcome.seconds,
         "method": outcome.method,
         "explanation": outcome.explanation,
+        "proof": proof_of_all([m.name for m in outcome.modes], [m.proof for m in outcome.modes]),
         "provenance": _provenance(job, best or (misses[-1] if misses else None)),
         "best_launchable": best_runnable,
         "warnings": [
@@ -170,6 +172,7 @@ def _mode(
         "evaluated": mode.evaluated,
         "method": mode.method,
         "note": mode.note,
+        "proof": proof_of(mode.proof),
     }
     if mode.found is None:
         why = mode.note or "no layout fits the cluster"

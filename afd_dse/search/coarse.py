@@ -1,36 +1,32 @@
-"""Starts of a sampled search: the units of thinned phases, paired exactly or, where phases share, decode's front."""
+"""Starts of a sampled search whose phases have GPUs of their own: units of each phase, few but good, paired exactly."""
 
 from collections.abc import Sequence
 from typing import TypeVar
 
-import numpy as np
-
-from afd_dse.cost.columns import Candidates
 from afd_dse.cost.scenario import Scenario
+from afd_dse.search.decode_sample import sample_decode
 from afd_dse.search.layouts import enumerate_layouts
 from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import combine
-from afd_dse.search.pareto import front_by_group
 from afd_dse.search.pool import Found
-from afd_dse.search.sides import tabulate_decode, tabulate_prefill
-from afd_dse.search.space import BatchGrid, Grid, Space
+from afd_dse.search.sides import tabulate_prefill
+from afd_dse.search.space import Grid, Space
 from afd_dse.search.supply import Supplies
-from afd_dse.spec.cells import PARTITIONS, Partition, Phase
+from afd_dse.spec.cells import Partition, Phase
 
 # Turns after which nothing is left to thin, whatever the space.
 MOST_TURNS = 60
-# The lists of a grid in the order in which they are thinned; the decode batch goes first.
+# Most of the units that may be of prefill, as a share, and decode units at least.
+PREFILL_SHARE = 0.4
+LEAST = 50
+# The lists of a grid in the order in which they are thinned.
 _THINNED = ("chunk_tokens", "gpus", "ffn_gpus", "micro_batches", "moe_tp", "tp")
 _T = TypeVar("_T")
 
 
 def thinned(grid: Grid, turn: int) -> Grid:
-    """The grid with every other value of one of its lists, or of its loads; they take turns."""
-    name = ("batch", *_THINNED)[turn % (1 + len(_THINNED))]
-    if name == "batch":
-        batch = grid.batch
-        fewer = BatchGrid(first=batch.first, last=batch.last, per_octave=max(batch.per_octave // 2, 1))
-        return grid.model_copy(update={"batch": fewer})
+    """The grid with every other value of one of its lists; they take turns."""
+    name = _THINNED[turn % len(_THINNED)]
     values = getattr(grid, name)
     return grid.model_copy(update={name: _every_other(values)}) if len(values) > 2 else grid
 
@@ -41,54 +37,33 @@ def _every_other(values: Sequence[_T]) -> list[_T]:
 
 
 def phase_fronts(
-    scenario: Scenario, space: Space, partition: Partition, objective: Objective, rows: int
+    scenario: Scenario, space: Space, partition: Partition, objective: Objective, rows: int, seed: int
 ) -> tuple[Found | None, int]:
-    """Pair the units of a space thinned until its phases have at most ``rows`` of them; and how many were evaluated.
+    """Pair about ``rows`` units of both phases exactly; what is worth keeping, and how many rows were evaluated.
 
-    ``partition`` must give its phases GPUs of their own. Without a pair that fits, None.
+    ``partition`` must give its phases GPUs of their own. Prefill units are tabulated, on a thinned grid where they are
+    too many; of the decode units, which are most, the rest of ``rows`` is sampled. Without a pair that fits, None.
     """
     grids = {phase: space.split if partition.splits(phase) else space.whole for phase in Phase}
     for turn in range(MOST_TURNS):
-        if sum(_units(scenario, partition, phase, grid) for phase, grid in grids.items()) <= rows:
+        if _units(scenario, partition, grids[Phase.PREFILL]) <= PREFILL_SHARE * rows:
             break
-        grids = {phase: thinned(grid, turn) for phase, grid in grids.items()}
+        grids[Phase.PREFILL] = thinned(grids[Phase.PREFILL], turn)
     prefill = tabulate_prefill(scenario, partition, grids[Phase.PREFILL])
-    decode = tabulate_decode(scenario, partition, grids[Phase.DECODE], lambda done: None)
-    if not len(prefill.candidates) or not len(decode.candidates):
+    if not len(prefill.candidates):
         return None, 0
+    left = max(rows - len(prefill.candidates), LEAST)
+    decode = sample_decode(scenario, partition, grids[Phase.DECODE], left, seed)
+    evaluated = len(prefill.candidates) + decode.evaluated
+    if not len(decode.candidates):
+        return None, evaluated
     found = combine(scenario, partition, Supplies(scenario, prefill), decode, objective)
-    return found, len(prefill.candidates) + decode.evaluated + (len(found) if found else 0)
+    return found, evaluated + (len(found) if found else 0)
 
 
-def decode_front(scenario: Scenario, space: Space, partition: Partition, rows: int) -> tuple[Candidates, int]:
-    """Decode units that no other on the same pools beats in TPOT and rate per GPU, as if decode had GPUs of its own.
-
-    For partitions that share groups between phases; the grid is thinned until at most ``rows`` units are evaluated.
-    Returns also how many were.
-    """
-    grid = space.whole if len(partition.groups) == 1 else space.shared
-    alone = next(p for p in PARTITIONS if not p.is_joint and _same_decode(p, partition))
-    for turn in range(MOST_TURNS):
-        if _units(scenario, alone, Phase.DECODE, grid) <= rows:
-            break
-        grid = thinned(grid, turn)
-    side = tabulate_decode(scenario, alone, grid, lambda done: None)
-    units = side.units
-    fits = np.flatnonzero((units.memory_slack >= 0.0) & (units.tpot_s <= scenario.slo.tpot_s))
-    per_gpu = units.requests_per_s[fits] / units.gpus_by_pool[fits].sum(axis=1)
-    attention, ffn = (side.candidates.integer(f"decode_{name}_pool")[fits] for name in ("attention", "ffn"))
-    best = fits[front_by_group(attention * len(scenario.pools) + ffn, -units.tpot_s[fits], per_gpu)]
-    return side.candidates.take(best), side.evaluated
+def _units(scenario: Scenario, partition: Partition, grid: Grid) -> int:
+    """Prefill units of a grid."""
+    return len(enumerate_layouts(scenario, partition, (Phase.PREFILL,), grid)) * len(grid.chunk_tokens)
 
 
-def _same_decode(one: Partition, other: Partition) -> bool:
-    return one.splits(Phase.DECODE) == other.splits(Phase.DECODE)
-
-
-def _units(scenario: Scenario, partition: Partition, phase: Phase, grid: Grid) -> int:
-    """Rows that tabulating one phase evaluates."""
-    layouts = len(enumerate_layouts(scenario, partition, (phase,), grid))
-    return layouts * len(grid.chunk_tokens if phase == Phase.PREFILL else grid.batch.values())
-
-
-__all__ = ["decode_front", "phase_fronts", "thinned"]
+__all__ = ["phase_fronts", "thinned"]

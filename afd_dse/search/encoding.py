@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy.spatial import cKDTree
 
 from afd_dse.cost.columns import ALL_COLUMNS, PHASES, Candidates
@@ -104,26 +105,6 @@ def _cut_of(candidate: Mapping[str, Any], group: tuple[Cell, ...]) -> tuple[int,
     return tuple(cut[name] for name in _CUT)
 
 
-def _decode_cut(units: Candidates, cells: tuple[Cell, ...]) -> dict[str, IntArray]:
-    """How a group of these cells is cut if it follows the decode cells on its sides; attention goes first."""
-    attention = any(cell in ATTENTION_CELL for cell in cells)
-    ffn = {f: units.integer(f"decode_{f}") for f in ("moe_tp", "ep", "redundant", "expert_policy")}
-    own = {f: units.integer(f"decode_{f}") for f in ("tp", "dp", "cp", "pp")}
-    if (Cell.DF in cells and Cell.DA not in cells) or not attention:
-        # Attention that comes to the experts of decode has as many ranks as they.
-        size, pool = ffn["moe_tp"] * ffn["ep"], units.integer("decode_ffn_pool")
-        own |= {"tp": np.ones_like(size), "cp": np.ones_like(size), "pp": np.ones_like(size)}
-    else:
-        size, pool = own["tp"] * own["dp"] * own["cp"] * own["pp"], units.integer("decode_attention_pool")
-    return own | ffn | {"gpus": size, "pool": pool}
-
-
-def _nearest(values: IntArray, wanted: IntArray) -> IntArray:
-    """Position in ``values`` of the one nearest to each of ``wanted`` [n]."""
-    found: IntArray = np.abs(values[None, :] - wanted[:, None]).argmin(axis=1).astype(np.int64)
-    return found
-
-
 def _position(values: Iterable[Any], wanted: Any) -> int | None:
     return next((number for number, value in enumerate(values) if value == wanted), None)
 
@@ -167,6 +148,17 @@ class SampledSpace:
         self.index = {parameter.name: number for number, parameter in enumerate(self.parameters)}
         self.sizes: IntArray = np.array([parameter.size for parameter in self.parameters], dtype=np.int64)
 
+    def drawn(self, rows: IntArray, rng: np.random.Generator) -> IntArray:
+        """The parameter sets with every group cut anew, every legal cut as likely as any other, in canonical form.
+
+        Sets drawn by their parameters would mostly be illegal, and stand for the few cuts at the rim of what is legal.
+        """
+        found = rows.copy()
+        for group in self._groups:
+            pick = rng.integers(len(group.table["gpus"]), size=len(rows))
+            found[:, self._columns(group.names)] = group.positions[pick]
+        return self.canonical(found)
+
     def canonical(self, rows: IntArray) -> IntArray:
         """The parameter sets with every illegal cut and every number of replicas written as what it stands for."""
         found = rows.copy()
@@ -176,6 +168,13 @@ class SampledSpace:
         for part, (fitting, replicas) in enumerate(self._replicas(rows, picks)):
             self._write(found, f"replicas_{part}", -(-(fitting - replicas) * self._most // fitting))
         return found
+
+    def fits(self, rows: IntArray) -> npt.NDArray[np.bool_]:
+        """Whether one unit of every part fits into the cluster, [n]."""
+        used = np.zeros((len(rows), len(self._counts)))
+        for group, pick in zip(self._groups, self._picks(rows), strict=True):
+            np.add.at(used, (np.arange(len(rows)), group.table["pool"][pick]), group.table["gpus"][pick])
+        return np.asarray((used <= self._counts).all(axis=1))
 
     def decode(self, rows: IntArray) -> Candidates:
         """Candidates of the parameter sets [n, parameters]."""
@@ -250,31 +249,6 @@ class SampledSpace:
             fewer = np.maximum(fitting - wanted[:, part], 0)
             self._write(rows, f"replicas_{part}", -(-fewer * self._most // fitting))
         return rows
-
-    def around_decode(self, units: Candidates) -> IntArray:
-        """Canonical parameter sets in which the decode cells are cut as in ``units`` [n, parameters].
-
-        Cells of prefill follow those of decode on their side; as many replicas as fit; every way to share, with the
-        smallest and the largest chunk.
-        """
-        chunk, way = np.meshgrid([0, len(self._chunks) - 1], np.arange(len(self._ways)))
-        repeated = units.take(np.repeat(np.arange(len(units)), way.size))
-        rows = np.zeros((len(repeated), len(self.parameters)), dtype=np.int64)
-        self._write(rows, "policy", np.tile(way.reshape(-1), len(units)))
-        self._write(rows, "chunk", np.tile(chunk.reshape(-1), len(units)))
-        for part, (_, grid) in enumerate(self._parts):
-            listed = np.asarray(grid.micro_batches, dtype=np.int64)
-            self._write(
-                rows, f"micro_batches_{part}", _nearest(listed, repeated.integer("decode_micro_batches"))
-            )
-        if self.batch_ratio > 1.0:
-            octaves = np.log(repeated.number("batch_size") / self._first) / np.log(self.batch_ratio)
-            self._write(rows, "load", np.rint(LOAD_STEPS * octaves).astype(np.int64))
-        for group in self._groups:
-            cut = _decode_cut(repeated, group.cells)
-            for name, field in zip(group.names, group.values, strict=True):
-                self._write(rows, name, _nearest(group.values[field], cut[field]))
-        return self.canonical(rows)
 
     def _read(self, rows: IntArray, name: str) -> IntArray:
         """A parameter's column; zero where only one value is possible."""

@@ -11,6 +11,8 @@ from afd_dse.search.encoding import LOAD_STEPS, SampledSpace
 ANYWHERE = 0.3
 # Area that counts as open beyond the point of most throughput, as share of the area that it dominates.
 BEYOND = 0.05
+# Changes of the load that are looked at before any is evaluated, in its own steps.
+LOAD_SHIFTS = (2, 4, 8, 16, 32, 64)
 # Fillings of the front evaluated at once.
 FILLED_AT_ONCE = 20
 
@@ -55,6 +57,17 @@ def moves(space: SampledSpace) -> IntArray:
         for number, change in changes.items():
             table[row, number] = change
     return np.unique(table[table.any(axis=1)], axis=0)
+
+
+def nearby_loads(space: SampledSpace, steps: IntArray) -> IntArray:
+    """The differences ``steps`` [moves, parameters], and those to loads in between and farther away."""
+    load = space.index.get("load")
+    if load is None:
+        return steps
+    shifts = [sign * shift for shift in LOAD_SHIFTS for sign in (-1, 1)]
+    more = np.zeros((len(shifts), steps.shape[1]), dtype=np.int64)
+    more[:, load] = shifts
+    return np.unique(np.concatenate([steps, more]), axis=0)
 
 
 def neighbours(space: SampledSpace, steps: IntArray, row: IntArray) -> IntArray:
@@ -130,4 +143,13 @@ def fillings(front: IntArray, open_area: FloatArray, load: int, step: int) -> li
     return found
 
 
-__all__ = ["FILLED_AT_ONCE", "drawn_moves", "fillings", "gaps", "moves", "neighbours", "priorities"]
+__all__ = [
+    "FILLED_AT_ONCE",
+    "drawn_moves",
+    "fillings",
+    "gaps",
+    "moves",
+    "nearby_loads",
+    "neighbours",
+    "priorities",
+]

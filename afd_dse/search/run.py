@@ -12,12 +12,14 @@ import numpy as np
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
+from afd_dse.search.count import deployments
 from afd_dse.search.joint import search_joint
 from afd_dse.search.layouts import enumerate_layouts, sharings
 from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import combine, probes
 from afd_dse.search.parallel import in_processes
 from afd_dse.search.pool import Found, keep, ranking
+from afd_dse.search.proof import Proof, enumerated, explained, sampled
 from afd_dse.search.sides import DecodeSide, PrefillSide, tabulate_decode, tabulate_prefill
 from afd_dse.search.space import Grid, Space, load_space, restricted
 from afd_dse.search.supply import Supplies
@@ -35,7 +37,7 @@ class ModeOutcome:
 
     ``found`` holds the rows worth keeping (front, best, near misses), None when no layout exists at all; ``ranking``
     its feasible rows, best first. ``considered`` is the size of the mode's space, ``evaluated`` how many of it were
-    computed, ``method`` how, ``note`` why.
+    computed, ``method`` how, ``note`` why, ``proof`` what that shows.
     """
 
     name: str
@@ -46,6 +48,7 @@ class ModeOutcome:
     evaluated: int
     method: str
     note: str
+    proof: Proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ def search(
         sum(outcome.evaluated for outcome in outcomes),
         time.perf_counter() - began,
         " + ".join(used),
-        _explanation(outcomes, space, method),
+        "; ".join(explained([o.name for o in outcomes], [o.proof for o in outcomes])),
     )
 
 
@@ -209,7 +212,7 @@ def _paired(
     if not len(prefill.candidates) or not len(decode.candidates):
         return _outcome(scenario, objective, name, partition, None, 0, 0, "exhaustive", "")
     found = combine(scenario, partition, supplies, decode, objective)
-    considered = pair_count(scenario, prefill, decode)
+    considered = deployments(scenario, tables.space, partition)
     evaluated = len(prefill.candidates) + decode.evaluated + (len(found) if found else 0)
     note = ""
     if found is None or not found.evaluation.feasible.any():
@@ -232,23 +235,6 @@ def _too_small(scenario: Scenario, prefill: PrefillSide, decode: DecodeSide) -> 
     return "no prefill and decode unit fit the pools together"
 
 
-def pair_count(scenario: Scenario, prefill: PrefillSide, decode: DecodeSide) -> int:
-    """Number of deployments that pairing stands for: prefill units × decode units × replicas of both that fit."""
-    limit = int(scenario.pool_counts.sum())
-    sizes = [
-        np.bincount(side.units.gpus_by_pool.sum(axis=1).astype(np.int64), minlength=limit + 1)[: limit + 1]
-        for side in (prefill, decode)
-    ]
-    # Units of g GPUs repeated r times take r·g: how many (unit, replicas) take exactly G GPUs.
-    exact = [np.zeros(limit + 1) for _ in sizes]
-    for counts, totals in zip(sizes, exact, strict=True):
-        for gpus in np.flatnonzero(counts):
-            if gpus:
-                totals[gpus::gpus] += counts[gpus]
-    decode_up_to = np.cumsum(exact[1])
-    return int(sum(exact[0][g] * decode_up_to[limit - g] for g in range(1, limit)))
-
-
 def _sampled(
     scenario: Scenario,
     space: Space,
@@ -264,10 +250,10 @@ def _sampled(
 ) -> ModeOutcome:
     """One mode by Optuna, from what the enumeration ``first`` of a smaller space found; never worse than that."""
     # Optuna takes longer to import than most modes to enumerate.
-    from afd_dse.search import sampled
+    from afd_dse.search.sampled import search_sampled
 
     start = first.found if first else None
-    found, evaluated = sampled.search_sampled(
+    found, evaluated = search_sampled(
         scenario,
         space,
         partition,
@@ -286,7 +272,9 @@ def _sampled(
         if rows > space.exhaustive_rows
         else ""
     )
-    return _outcome(scenario, objective, name, partition, found, rows, evaluated, "optuna", note)
+    considered = deployments(scenario, space, partition)
+    proof = sampled(considered, evaluated, rows, space.exhaustive_rows)
+    return _outcome(scenario, objective, name, partition, found, considered, evaluated, "optuna", note, proof)
 
 
 def _outcome(
@@ -299,24 +287,16 @@ def _outcome(
     evaluated: int,
     method: str,
     note: str,
+    proof: Proof | None = None,
 ) -> ModeOutcome:
+    if proof is None:
+        proof = enumerated(scenario, partition, objective, considered, evaluated)
     if found is None or not len(found):
         none = np.zeros(0, dtype=np.int64)
         why = note or "no layout fits the cluster"
-        return ModeOutcome(name, partition, None, none, considered, evaluated, method, why)
+        return ModeOutcome(name, partition, None, none, considered, evaluated, method, why, proof)
     ranked = ranking(scenario, objective, found)
-    return ModeOutcome(name, partition, found, ranked, considered, evaluated, method, note)
-
-
-def _explanation(outcomes: list[ModeOutcome], space: Space, method: str) -> str:
-    considered = sum(outcome.considered for outcome in outcomes)
-    sampled_modes = [outcome.name for outcome in outcomes if outcome.method == "optuna"]
-    exact = len(outcomes) - len(sampled_modes)
-    text = f"space '{space.name}', {considered:.3g} deployments: {exact} of {len(outcomes)} modes exact"
-    if sampled_modes:
-        why = "as asked" if method == "optuna" else f"more than {space.exhaustive_rows:,} candidates each"
-        text += f", sampled by Optuna ({why}): {', '.join(sampled_modes)}"
-    return text
+    return ModeOutcome(name, partition, found, ranked, considered, evaluated, method, note, proof)
 
 
 __all__ = ["ModeOutcome", "SearchOutcome", "search", "size_of"]

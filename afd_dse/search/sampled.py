@@ -1,4 +1,4 @@
-"""Optuna where enumeration ends: NSGA-II and moves along the front, asked, evaluated and told in blocks."""
+"""Optuna where enumeration ends: a surrogate's proposals, moves and NSGA-II, asked, evaluated and told in blocks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from afd_dse.cost.columns import ALL_COLUMNS
 from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.coarse import decode_front, phase_fronts
+from afd_dse.search.coarse import phase_fronts
 from afd_dse.search.crossing import evaluations
 from afd_dse.search.encoding import LOAD_STEPS, SampledSpace
 from afd_dse.search.joint import refine_batch
@@ -23,12 +23,14 @@ from afd_dse.search.moves import (
     fillings,
     gaps,
     moves,
+    nearby_loads,
     neighbours,
     priorities,
 )
 from afd_dse.search.objective import Objective
 from afd_dse.search.pareto import front
 from afd_dse.search.pool import Found, keep, pareto_rows, ranking, scores
+from afd_dse.search.proposals import Front, proposed
 from afd_dse.search.space import Space
 from afd_dse.search.storage import Crew, crew_of
 from afd_dse.search.study import (
@@ -41,28 +43,32 @@ from afd_dse.search.study import (
     study_name,
     suggest,
 )
+from afd_dse.search.surrogate import Expected, Surrogate, features, targets
 from afd_dse.spec.cells import Partition
 
 DEFAULT_TRIALS = 4000
-# Draws that a study without anything better begins with, spread over the whole space.
-SPREAD = 40
+# Draws over the whole space that a study begins with, as share of the trials, and at most.
+SPREAD = 0.15
+MOST_SPREAD = 90
 # How many of the best, and of the front, of a smaller space a study begins with.
 STARTS = 50
+# Share of a generation that a surrogate proposes, once so many candidates are known, and most that it is fitted to.
+PROPOSED = 0.75
+LEARNT = 20
+FITTED = 700
 # Share of a generation that are moves from the front; NSGA-II draws the rest.
-MOVED = 0.7
+MOVED = 0.1
 # Best layouts by the objective that are moved from as well, and how often relative to the front.
 LEADERS = 8
 LED = 0.3
 # Times that NSGA-II is asked for one candidate that is new.
 ATTEMPTS = 3
 # Evaluations that fill the gaps of the front at the end, as share of the trials.
-FILLED = 0.17
+FILLED = 0.05
 # Best layouts whose load is refined up to the limits, as share of the trials.
 REFINED = 0.01
-# Units that the thinned space of a start may hold, as share of the trials.
-START_ROWS = 0.15
-# Most trials that begin from such units, as share of the trials.
-BEGUN = 0.15
+# Units of single phases that a start evaluates, as multiple of the trials.
+START_ROWS = 1.5
 # Near-miss violations are compared on this scale; a worse one says nothing more.
 WORST_VIOLATION = 1e6
 # How many of the least infeasible are moved from while nothing is feasible.
@@ -83,6 +89,8 @@ class _Archive:
     violation: list[FloatArray] = field(default_factory=list)
     kept: list[Found] = field(default_factory=list)
     known: dict[bytes, int] = field(default_factory=dict)
+    features: list[FloatArray] = field(default_factory=list)
+    targets: list[FloatArray] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -99,6 +107,8 @@ class _Archive:
         block = self.space.decode(np.stack(list(fresh.values())))
         found = Found(block, evaluate(self.scenario, block))
         self.kept.append(keep(self.scenario, self.objective, found))
+        self.features += list(features(block, len(self.scenario.pools)))
+        self.targets += list(targets(found.evaluation))
         metrics, slack = found.evaluation.metrics, found.evaluation.slack
         for key, row in fresh.items():
             self.known[key] = len(self.rows)
@@ -123,6 +133,19 @@ class _Archive:
         speed, throughput = np.array(self.speed)[feasible], np.array(self.throughput)[feasible]
         best = front(speed, throughput)
         return table[feasible[best]], gaps(speed[best], throughput[best])
+
+    def reached(self) -> Front:
+        """The front of what is feasible."""
+        feasible = np.flatnonzero((np.stack(self.violation) <= 0.0).all(axis=1))
+        return Front.of(np.array(self.speed)[feasible], np.array(self.throughput)[feasible])
+
+    def surrogate(self, most: int) -> Callable[[IntArray], Expected]:
+        """What to expect of parameter sets [n, parameters], by the ``most`` known candidates nearest to the front."""
+        known = np.stack(self.targets)
+        rows = np.argsort(_behind(self.reached(), known), kind="stable")[:most]
+        fitted = Surrogate(np.stack(self.features)[np.sort(rows)], known[np.sort(rows)])
+        pools = len(self.scenario.pools)
+        return lambda sets: fitted.expected(features(self.space.decode(sets), pools))
 
     def leaders(self, count: int) -> IntArray:
         """Feasible parameter sets of the best scores, one a layout, at most ``count``."""
@@ -155,32 +178,27 @@ def search_sampled(
 ) -> tuple[Found | None, int]:
     """Sample a partition on tokens/s/GPU and tokens/s/user under all constraints.
 
-    ``trials`` distinct candidates are drawn: neighbours of the front by preference where it has gaps, and children by
-    NSGA-II. Then loads between those drawn fill the front. With ``journal`` (a file) an interrupted study is continued;
-    ``trials`` counts what the journal already holds, and what follows depends only on that and the seed. A study begins
-    with the best and the front of ``start``, or, where phases have GPUs of their own, of a thinned space. Returns what
-    is worth keeping and the number of candidates evaluated.
+    ``trials`` distinct candidates are drawn: those that a surrogate expects to widen the front most, neighbours of the
+    front by preference where it has gaps, and children by NSGA-II. Then loads between those drawn fill the front. With
+    ``journal`` (a file) an interrupted study is continued; ``trials`` counts what the journal already holds, and what
+    follows depends only on that and the seed. A study begins with the best and the front of ``start``, or, where phases
+    have GPUs of their own, of units of each phase that are paired exactly. Returns what is worth keeping and the number
+    of candidates evaluated.
     """
     sampled = SampledSpace(scenario, space, partition)
     if sampled.empty:
         return None, 0
     wanted = DEFAULT_TRIALS if trials is None else trials
     evaluated = 0
-    begin: list[IntArray] = []
-    if start is None and partition.is_joint:
-        units, evaluated = decode_front(scenario, space, partition, int(START_ROWS * wanted))
-        rows = sampled.around_decode(units)
-        some = np.linspace(0, len(rows) - 1, min(len(rows), round(BEGUN * wanted))).astype(np.int64)
-        begin = list(rows[some])
-    elif start is None:
-        start, evaluated = phase_fronts(scenario, space, partition, objective, int(START_ROWS * wanted))
+    if start is None and not partition.is_joint:
+        start, evaluated = phase_fronts(scenario, space, partition, objective, int(START_ROWS * wanted), seed)
     archive = _Archive(scenario, objective, sampled)
     with crew_of(journal, study_name(scenario, space, partition, seed), DIRECTIONS, wanted) as crew:
         study = new_study()
         _take_in(study, archive, crew)
         if not crew.alone:  # processes at work draw apart
             seed = int(np.random.default_rng().integers(2**32))
-        beginning = [*begin, *_beginning(archive, start, seed)]
+        beginning = _beginning(archive, start, seed, min(round(SPREAD * wanted), MOST_SPREAD))
         if not crew.alone:
             np.random.default_rng(seed).shuffle(beginning)
         _draw(study, archive, beginning, seed, crew, progress)
@@ -203,17 +221,18 @@ def _refine(archive: _Archive, most: int) -> Found:
     return refine_batch(archive.scenario, archive.objective, best, archive.space.batch_ratio)
 
 
-def _beginning(archive: _Archive, start: Found | None, seed: int) -> list[IntArray]:
+def _beginning(archive: _Archive, start: Found | None, seed: int, spread: int) -> list[IntArray]:
     """Canonical parameter sets that a study begins with: what a smaller space found, then a Latin hypercube."""
     space = archive.space
-    unit = qmc.LatinHypercube(len(space.sizes), rng=np.random.default_rng(seed)).random(SPREAD)
-    spread = space.canonical((unit * space.sizes).astype(np.int64))
+    rng = np.random.default_rng(seed)
+    unit = qmc.LatinHypercube(len(space.sizes), rng=rng).random(max(spread, 1))
+    anywhere = space.drawn((unit * space.sizes).astype(np.int64), rng)
     if start is None:
-        return list(spread)
+        return list(anywhere)
     rows = np.concatenate(
         [ranking(archive.scenario, archive.objective, start)[:STARTS], pareto_rows(start)[:STARTS]]
     )
-    return [*space.encode(start.candidates.take(np.unique(rows))), *spread]
+    return [*space.encode(start.candidates.take(np.unique(rows))), *anywhere]
 
 
 def _take_in(study: optuna.Study, archive: _Archive, crew: Crew) -> None:
@@ -249,28 +268,56 @@ def _generation(
     study: optuna.Study, archive: _Archive, beginning: list[IntArray], seed: int, size: int
 ) -> list[tuple[Trial, IntArray]]:
     """Ask for ``size`` trials; fewer, or none, where nothing is new."""
-    space = archive.space
-    around = partial(neighbours, space, moves(space))
     waiting = {row.tobytes(): row for row in beginning if not archive.holds(row)}
     chosen = list(waiting.values())[:size]
     rng = np.random.default_rng([seed, len(archive)])
     if len(chosen) < size and len(archive):
-        rows, area = archive.front()
-        leaders = archive.leaders(LEADERS)
-        led = LED / max(len(leaders), 1)
-        chance = np.concatenate([priorities(area), np.full(len(leaders), led)])
-        count = min(max(round(MOVED * size), 1), size - len(chosen))
-        chosen += drawn_moves(
-            np.concatenate([rows, leaders]),
-            chance / chance.sum(),
-            around,
-            archive.holds,
-            rng,
-            count,
-            space.index.get("load"),
-        )
+        chosen += _better(archive, rng, size - len(chosen), size)
     study.sampler = sampler(seed, len(archive))
     return _ask(study, archive, chosen, size)
+
+
+def _better(archive: _Archive, rng: np.random.Generator, room: int, size: int) -> list[IntArray]:
+    """New parameter sets that are likely better, at most ``room``: of ``size`` the shares proposed and moved."""
+    space, steps = archive.space, moves(archive.space)
+    rows, area = archive.front()
+    leaders = archive.leaders(LEADERS)
+    good = np.concatenate([rows, leaders])
+    chosen: list[IntArray] = []
+    if len(archive) >= LEARNT:
+        chosen = proposed(
+            space,
+            nearby_loads(space, steps),
+            good,
+            archive.holds,
+            archive.surrogate(FITTED),
+            archive.reached(),
+            rng,
+            min(max(round(PROPOSED * size), 1), room),
+        )
+    held = {row.tobytes() for row in chosen}
+    chance = np.concatenate([priorities(area), np.full(len(leaders), LED / max(len(leaders), 1))])
+    share = MOVED if len(archive) >= LEARNT else MOVED + PROPOSED
+    return chosen + drawn_moves(
+        good,
+        chance / chance.sum(),
+        partial(neighbours, space, steps),
+        lambda row: archive.holds(row) or row.tobytes() in held,
+        rng,
+        min(max(round(share * size), 1), room - len(chosen)),
+        space.index.get("load"),
+    )
+
+
+def _behind(reached: Front, known: FloatArray) -> FloatArray:
+    """How far candidates with these targets [n, targets] are from the front, in logarithms of a factor."""
+    beyond: FloatArray = np.clip(-known[:, 2:], 0.0, None).sum(axis=1)
+    if not len(reached.speed):
+        return beyond
+    speed, throughput = np.log(reached.speed), np.log(reached.throughput)
+    missing = np.maximum(speed - known[:, :1], throughput - known[:, 1:2]).min(axis=1)
+    result: FloatArray = np.abs(missing) + beyond
+    return result
 
 
 def _evaluated(

@@ -129,7 +129,7 @@ def tabulate_decode(
         for block in blocks(layouts.take(rows).replace(batch_size=batch_size)):
             table.append((block, decode_units(scenario, partition, block)))
             progress(len(block))
-        units = _join([part for _, part in table[began:]])
+        units = join_units([part for _, part in table[began:]])
         fits, rate = units.memory_slack >= 0.0, units.requests_per_s
         holds, grows = (
             fits & (units.tpot_s <= max(limits) * (1.0 + margin)) for margin in (0.0, TPOT_MARGIN)
@@ -144,14 +144,14 @@ def tabulate_decode(
     group = codes(np.column_stack(alike))
     useful = refine(descend(grid.batch.values(), group, at, whole=whole), at, limits)
     candidates = Candidates.concatenate([block for block, _ in table])
-    units = _join([part for _, part in table])
+    units = join_units([part for _, part in table])
     evaluated = len(candidates)
     candidates, units = candidates.take(useful), take_rows(units, useful)
-    before = _before(np.concatenate(layout)[useful], candidates.number("batch_size"))
+    before = rows_before(np.concatenate(layout)[useful], candidates.number("batch_size"))
     return DecodeSide(candidates, units, before, evaluated)
 
 
-def _before(layout: IntArray, batch: FloatArray) -> IntArray:
+def rows_before(layout: IntArray, batch: FloatArray) -> IntArray:
     """For every row that of the same layout at the next smaller batch, −1 where there is none, [n]."""
     order = np.lexsort((batch, layout))
     same = np.append(False, layout[order][1:] == layout[order][:-1])
@@ -177,7 +177,8 @@ def _slowest_transfer_s(scenario: Scenario) -> float:
     return float(found.max())
 
 
-def _join(parts: list[DecodeUnits]) -> DecodeUnits:
+def join_units(parts: list[DecodeUnits]) -> DecodeUnits:
+    """One block of units after the other."""
     return DecodeUnits(
         np.concatenate([p.tpot_s for p in parts]),
         np.concatenate([p.requests_per_s for p in parts]),

@@ -9,9 +9,10 @@ import numpy as np
 
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
+from afd_dse.search.count import deployments
 from afd_dse.search.parallel import in_processes
 from afd_dse.search.pool import Found, simplicity
-from afd_dse.search.run import NO_GRIDS, PARALLEL_ROWS, Progress, UnitTables, grid_of, pair_count, size_of
+from afd_dse.search.run import NO_GRIDS, PARALLEL_ROWS, Progress, UnitTables, grid_of, size_of
 from afd_dse.search.space import Space, load_space, restricted
 from afd_dse.search.stair_joint import joint_steps
 from afd_dse.search.stair_pairs import paired_steps
@@ -123,7 +124,7 @@ def _mode(scenario: Scenario, name: str, partition: Partition, space: str, table
             return ModeSteps(name, partition, None, 0, 0, space)
         found, evaluated = paired_steps(scenario, partition, supplies, decode)
         evaluated += len(prefill.candidates) + decode.evaluated
-        considered = pair_count(scenario, prefill, decode)
+        considered = deployments(scenario, tables.space, partition)
     if found is not None:
         found = found.take(found.evaluation.feasible)
         found = found.take(steps_of(found)) if len(found) else None

@@ -14,10 +14,10 @@ from afd_dse.search.space import Space
 from afd_dse.search.storage import Directions
 from afd_dse.spec.cells import Partition
 
-# NSGA-II generation. Small, since the parents are renewed once a generation.
-POPULATION = 40
+# Trials of a generation. Small, since what is learnt of one decides the next.
+POPULATION = 20
 # Part of a study's name: studies of another encoding are not continued.
-_ENCODING = 2
+_ENCODING = 3
 # Tokens/s per GPU and tokens/s per user.
 DIRECTIONS: Directions = ("maximize", "maximize")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from afd_dse.dashboard.chart import Picture, picture, rows_of
+from afd_dse.dashboard.chart import Picture, picture, proof_words, rows_of
 from afd_dse.dashboard.data import Library
 from afd_dse.dashboard.view import default_view
 from tests.dashboard.many import MANY, library
@@ -78,6 +78,15 @@ def test_a_job_that_nothing_can_satisfy_shows_what_comes_nearest() -> None:
     nothing, _ = shown(("TOO_SMALL",))
     assert nothing.sentence.startswith("None of the ")
     assert "memory" in nothing.warning
+
+
+def test_what_the_search_has_shown_is_told_under_the_chart() -> None:
+    _, one = shown()
+    words = next(iter(one)).document["proof"]["words"]
+    assert proof_words(list(one)) == f"As searched: {words}."
+    _, several = shown(("SMALL", "TOO_SMALL"))
+    assert all(dataset.name in proof_words(list(several)) for dataset in several)
+    assert proof_words([]) == ""
 
 
 def test_no_result_is_said_not_an_error() -> None:

@@ -12,7 +12,9 @@ from afd_dse.errors import InputError
 from afd_dse.report.html import page
 from afd_dse.results import files
 from afd_dse.results.files import check_folder, write_result
+from afd_dse.results.proof import proof_parts
 from afd_dse.results.result import build_result, read_result
+from afd_dse.search.proof import Proof
 from afd_dse.search.run import ModeOutcome, SearchOutcome
 from afd_dse.spec.cells import parse_partition
 from tests.results.examples import answer, job
@@ -43,6 +45,30 @@ def test_the_document_has_every_key_of_the_interface() -> None:
         best["groups"][0]
     )
     assert 0 < document["evaluated"] <= document["considered"]
+
+
+def test_what_is_proven_is_told_of_the_whole_and_of_every_mode_as_data_and_in_words() -> None:
+    document = answer().document
+    proof = document["proof"]
+    assert proof["kind"] == "exact"
+    assert proof["modes"]["exact"] == [mode["name"] for mode in document["modes"]]
+    assert proof["considered"] == document["considered"]
+    assert 10 ** proof["considered_log10"] == pytest.approx(document["considered"])
+    assert proof["words"] == document["explanation"] == "; ".join(proof["parts"])
+    assert proof["words"].startswith("exact over N = ")
+    assert f"{document['evaluated']:,} evaluated" in proof["words"]
+    for mode in document["modes"]:
+        assert mode["proof"]["evaluated"] == mode["evaluated"]
+        assert mode["proof"]["assumes"]
+
+
+def test_a_result_of_an_earlier_version_is_shown_with_its_own_sentence() -> None:
+    result = answer()
+    old = {key: value for key, value in result.document.items() if key != "proof"}
+    old["explanation"] = "space 'small': 5 of 5 modes exact"
+    old["modes"] = [{k: v for k, v in mode.items() if k != "proof"} for mode in result.document["modes"]]
+    assert proof_parts(old) == ["space 'small': 5 of 5 modes exact"]
+    assert "Space &#39;small&#39;: 5 of 5 modes exact." in page(old, result.candidates)
 
 
 def test_every_mode_asked_for_has_an_entry_and_a_deployment() -> None:
@@ -139,13 +165,23 @@ def test_a_cluster_that_is_too_small_is_explained_for_every_mode() -> None:
 def test_a_mode_without_any_layout_says_so() -> None:
     scenario, partition = scenario_from_job(job()), parse_partition("PA | PF | DA | DF")
     nothing = ModeOutcome(
-        "x", partition, None, np.zeros(0, dtype=np.int64), 0, 0, "exhaustive", "no layout fits"
+        "x",
+        partition,
+        None,
+        np.zeros(0, dtype=np.int64),
+        0,
+        0,
+        "exhaustive",
+        "no layout fits",
+        Proof("exact", 0, 0),
     )
     result = build_result(job(), scenario, SearchOutcome([nothing], 0, 0, 0.1, "exhaustive", ""))
     assert not result.feasible
     assert result.modes[0]["status"] == "no_layout"
     assert result.best_per_mode["x"]["reason"] == "no layout fits"
     assert result.nearest_misses == []
+    assert result.modes[0]["proof"]["words"] == "no layout to search"
+    assert result.modes[0]["proof"]["considered_log10"] is None
     assert json.loads(result.to_json()) == result.document
 
 

@@ -79,7 +79,7 @@ def _rows(case: Scenario, grid: Grid, partition: Partition) -> Iterator[dict[str
             for group, cut in zip(groups, picked, strict=True):
                 used[cut["pool"]] += cut["gpus"]
                 cells |= dict.fromkeys(group, cut)
-            columns = {}
+            columns: Row = {}
             for phase in phases:
                 a, f, name = cells[ATTENTION_CELL[phase]], cells[FFN_CELL[phase]], PHASES[phase]
                 columns |= {f"{name}_{key}": a[key] for key in ("tp", "dp", "cp", "pp")}

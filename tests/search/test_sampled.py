@@ -76,8 +76,14 @@ def test_sampling_reaches_nearly_the_best_of_a_small_space(partition: Partition)
     assert scores(CASE, "throughput_per_gpu", draw(partition, 600)[0]).max() >= 0.95 * value
 
 
-@pytest.mark.parametrize(("text", "least"), [("PA PF DA DF", 0.99), ("PA DA | PF DF", 0.95)])
-def test_a_fiftieth_of_the_evaluations_spans_most_of_the_exact_front(text: str, least: float) -> None:
+@pytest.mark.parametrize(
+    ("text", "seeds", "least"),
+    [("PA PF DA DF", 1, 1.01), ("PA DA | PF DF", 3, 0.97), ("PA PF DF | DA", 3, 0.99)],
+)
+def test_a_fiftieth_of_the_evaluations_spans_the_exact_front_in_the_median_of_the_seeds(
+    text: str, seeds: int, least: float
+) -> None:
+    """The exact front is that of the loads of the grid; sampling finds some in between, so it may span more."""
     partition = parse_partition(text)
     case = build(
         "Qwen/Qwen3-30B-A3B-FP8",
@@ -87,20 +93,23 @@ def test_a_fiftieth_of_the_evaluations_spans_most_of_the_exact_front(text: str, 
     where = load_space("default")
     exact = search(case, where, [("mode", partition)], "throughput_per_gpu", method="exhaustive").modes[0]
     assert exact.found is not None
-    for seed in range(2):
+    shares = []
+    for seed in range(seeds):
         found, evaluated = search_sampled(
             case,
             where,
             partition,
             "throughput_per_gpu",
             seed=seed,
-            trials=int(0.02 * exact.evaluated / 1.45),
+            trials=int(0.02 * exact.evaluated / 1.19),
             journal=None,
             progress=lambda rows: None,
         )
         assert found is not None
         assert evaluated <= 0.02 * exact.evaluated
-        assert volume(case, found) >= least * volume(case, exact.found)
+        shares.append(volume(case, found) / volume(case, exact.found))
+    assert np.median(shares) >= least
+    assert min(shares) >= 0.9
 
 
 def test_equal_seeds_draw_equal_candidates_and_others_do_not() -> None:

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from afd_dse.operators.latency import IntArray
+from afd_dse.search.encoding import SampledSpace
+from afd_dse.search.moves import moves, nearby_loads
+from afd_dse.search.proposals import Front, proposed
+from afd_dse.search.surrogate import Expected
+from afd_dse.spec.cells import parse_partition
+from tests.strategies import build, space
+
+CASE = build("Qwen/Qwen3-30B-A3B-FP8", [{"name": "main", "accelerator": "h100", "count": 8}])
+WHERE = space(gpus=[1, 2, 4], ffn_gpus=[1, 2], tp=[1, 2], chunk_tokens=[2048, 8192])
+NOTHING = Front(np.zeros(0), np.zeros(0))
+values = st.lists(st.tuples(st.floats(0.1, 100.0), st.floats(0.1, 100.0)), min_size=1, max_size=12)
+
+
+def area(reached: Front) -> float:
+    slower = np.append(reached.speed[1:], 0.0)
+    return float(((reached.speed - slower) * reached.throughput).sum())
+
+
+@settings(max_examples=100, deadline=None)
+@given(points=values, more=st.tuples(st.floats(0.1, 100.0), st.floats(0.1, 100.0)))
+def test_the_gain_of_a_point_is_the_area_that_the_front_grows_by(
+    points: list[tuple[float, float]], more: tuple[float, float]
+) -> None:
+    reached = Front.of(*np.array(points).T)
+    gain = reached.gain(np.array([more[0]]), np.array([more[1]]))[0]
+    assert gain == pytest.approx(area(reached.with_point(*more)) - area(reached), rel=1e-9, abs=1e-9)
+    assert gain >= 0.0
+
+
+def test_without_a_front_the_gain_is_all_that_a_point_dominates() -> None:
+    assert NOTHING.gain(np.array([3.0]), np.array([4.0])).tolist() == [12.0]
+
+
+def ask(known: set[bytes], reached: Front) -> tuple[list[IntArray], SampledSpace]:
+    """Ten proposals where speed falls and throughput grows with the load, a little better with each other step."""
+    held = SampledSpace(CASE, WHERE, parse_partition("PA DA | PF DF"))
+    begin = held.canonical(np.zeros((1, len(held.sizes)), dtype=np.int64))
+    load = held.index["load"]
+
+    def by_load(rows: IntArray) -> Expected:
+        position = rows[:, load] / held.sizes[load]
+        better = 1.0 + rows.sum(axis=1) / held.sizes.sum()
+        return Expected(
+            (10.1 - 10.0 * position) * better, (0.1 + 10.0 * position) * better, np.ones(len(rows))
+        )
+
+    found = proposed(
+        held,
+        nearby_loads(held, moves(held)),
+        begin,
+        lambda row: row.tobytes() in known,
+        by_load,
+        reached,
+        np.random.default_rng(1),
+        10,
+    )
+    return found, held
+
+
+def test_proposals_are_new_distinct_canonical_and_fit_the_cluster() -> None:
+    open_wide = Front(np.array([0.2]), np.array([0.2]))
+    first, held = ask(set(), open_wide)
+    known = {row.tobytes() for row in first}
+    second, _ = ask(known, open_wide)
+    assert len(known) == len(first) > 2
+    assert second
+    assert not known & {row.tobytes() for row in second}
+    table = np.stack(second)
+    assert np.array_equal(held.canonical(table), table)
+    assert held.fits(table).all()
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_proposals_lie_where_the_front_is_open(fast: bool) -> None:
+    # One point that nothing at the other end beats.
+    closed = (5.0, 100.0) if fast else (100.0, 5.0)
+    found, held = ask(set(), Front(np.array([closed[0]]), np.array([closed[1]])))
+    loads = np.array([row[held.index["load"]] for row in found]) / held.sizes[held.index["load"]]
+    assert len(loads)
+    assert (loads < 0.9).all() if fast else (loads > 0.1).all()
+    assert np.median(loads) < 0.5 if fast else np.median(loads) > 0.5
+
+
+def test_nothing_is_proposed_where_nothing_can_widen_the_front() -> None:
+    assert ask(set(), Front(np.array([1e3]), np.array([1e3])))[0] == []
