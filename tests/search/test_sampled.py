@@ -77,13 +77,21 @@ def test_sampling_reaches_nearly_the_best_of_a_small_space(partition: Partition)
 
 
 @pytest.mark.parametrize(
-    ("text", "seeds", "least"),
-    [("PA PF DA DF", 1, 1.01), ("PA DA | PF DF", 3, 0.97), ("PA PF DF | DA", 3, 0.99)],
+    ("text", "seeds", "added", "least"),
+    [
+        ("PA PF DA DF", 1, 1.19, 1.01),
+        ("PA DA | PF DF", 2, 1.19, 0.97),
+        ("PA PF DF | DA", 2, 1.19, 0.99),
+        ("PA PF | DA | DF", 1, 3.1, 0.98),
+    ],
 )
-def test_a_fiftieth_of_the_evaluations_spans_the_exact_front_in_the_median_of_the_seeds(
-    text: str, seeds: int, least: float
+def test_a_fiftieth_of_the_evaluations_spans_the_exact_front(
+    text: str, seeds: int, added: float, least: float
 ) -> None:
-    """The exact front is that of the loads of the grid; sampling finds some in between, so it may span more."""
+    """The exact front is that of the loads of the grid; sampling finds some in between, so it may span more.
+
+    ``added``: evaluations in all for each trial.
+    """
     partition = parse_partition(text)
     case = build(
         "Qwen/Qwen3-30B-A3B-FP8",
@@ -93,7 +101,6 @@ def test_a_fiftieth_of_the_evaluations_spans_the_exact_front_in_the_median_of_th
     where = load_space("default")
     exact = search(case, where, [("mode", partition)], "throughput_per_gpu", method="exhaustive").modes[0]
     assert exact.found is not None
-    shares = []
     for seed in range(seeds):
         found, evaluated = search_sampled(
             case,
@@ -101,15 +108,13 @@ def test_a_fiftieth_of_the_evaluations_spans_the_exact_front_in_the_median_of_th
             partition,
             "throughput_per_gpu",
             seed=seed,
-            trials=int(0.02 * exact.evaluated / 1.19),
+            trials=int(0.02 * exact.evaluated / added),
             journal=None,
             progress=lambda rows: None,
         )
         assert found is not None
         assert evaluated <= 0.02 * exact.evaluated
-        shares.append(volume(case, found) / volume(case, exact.found))
-    assert np.median(shares) >= least
-    assert min(shares) >= 0.9
+        assert volume(case, found) >= least * volume(case, exact.found)
 
 
 def test_equal_seeds_draw_equal_candidates_and_others_do_not() -> None:
@@ -209,6 +214,20 @@ def test_every_parameter_set_is_a_candidate_of_the_partition_within_the_cluster(
         units = candidates.replace(prefill_replicas=1, decode_replicas=1)
         fits = evaluator.evaluate(CASE, units).gpus_by_pool <= CASE.pool_counts
         assert (found.gpus_by_pool <= CASE.pool_counts)[fits].all()
+
+
+def test_random_draws_take_every_legal_cut_about_as_often_as_any_other() -> None:
+    held = SampledSpace(CASE, SMALL, PD)
+    start = drawn_at_random(held, 3000)
+    found = held.drawn(start, np.random.default_rng(1))
+    assert np.array_equal(held.canonical(found), found)
+    cut = [number for name, number in held.index.items() if name.startswith("group_0_0")]
+    even, uneven = (
+        np.unique(rows[:, cut], axis=0, return_counts=True)[1] for rows in (found, held.canonical(start))
+    )
+    assert len(even) >= len(uneven) > 3
+    assert even.max() < 1.5 * even.min()
+    assert uneven.max() > 2.0 * uneven.min()
 
 
 def test_two_pools_are_sampled_within_their_budgets() -> None:
