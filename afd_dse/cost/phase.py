@@ -164,7 +164,7 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
         piece=piece,
         piece_prefix=load.piece_prefix + (load.piece - piece) / 2.0,
     )
-    attention = attention_with_barrier(scenario, shape, cut.dp)
+    attention = attention_with_barrier(scenario, shape, cut.dp, _ranks_with_prompts(cut, load))
     tokens = cut.dp * (decode * tokens_per_sequence + load.ffn_prefill_tokens / cut.micro_batches)
     if split:
         attention = attention.plus(pack(scenario, _transfer_shape(scenario, cut, phase, tokens)))
@@ -192,6 +192,13 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
         policy,
         exposed,
     )
+
+
+def _ranks_with_prompts(cut: Cut, load: StepLoad) -> FloatArray:
+    """Attention ranks that work on prompts in the same step, [n]: not every rank has some in every step."""
+    own = load.prefill_sequences * load.piece
+    share = np.where(own > 0, load.ffn_prefill_tokens / np.where(own > 0, own, 1.0), 0.0)
+    return np.asarray(np.clip(cut.dp * share, 1.0, cut.dp), dtype=np.float64)
 
 
 def _expert_side(scenario: Scenario, cut: Cut, phase: Phase, split: bool, tokens: FloatArray) -> ExpertSide:
