@@ -56,7 +56,7 @@ def attention_with_barrier(
     The station is done when the busiest of the ``ranks`` that step together is: its decode attention runs over its own
     KV load instead of the mean one, its prefill over its own prompts; ``prefilling`` ranks [n] have any.
     """
-    if prefilling is not None and scenario.prompt_lengths is not None:
+    if prefilling is not None:
         shape = busiest_prompts(scenario, shape, prefilling)
     first, inverse = distinct_rows([*(getattr(shape, name) for name in AttentionShape.__slots__), ranks])
     part, ranks = take_rows(shape, first), ranks[first]

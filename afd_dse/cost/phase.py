@@ -164,7 +164,8 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
         piece=piece,
         piece_prefix=load.piece_prefix + (load.piece - piece) / 2.0,
     )
-    attention = attention_with_barrier(scenario, shape, cut.dp, _ranks_with_prompts(cut, load))
+    prefilling = None if scenario.prompt_lengths is None else _ranks_with_prompts(cut, load)
+    attention = attention_with_barrier(scenario, shape, cut.dp, prefilling)
     tokens = cut.dp * (decode * tokens_per_sequence + load.ffn_prefill_tokens / cut.micro_batches)
     if split:
         attention = attention.plus(pack(scenario, _transfer_shape(scenario, cut, phase, tokens)))
