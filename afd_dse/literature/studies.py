@@ -23,7 +23,7 @@ from afd_dse.spec.job import Job
 from afd_dse.spec.modes import resolve_mode
 
 _EIGHT_BIT = {"gemm": "fp8_block", "moe": "fp8_block"}
-# AIC++ extends a planner that takes a cache of eight bits for every checkpoint of eight bits (aiconfigurator-core 0.12).
+# AIC++ extends a planner that takes a cache of eight bits for every checkpoint of eight bits (aiconfigurator 0.12).
 _PLANNED = _EIGHT_BIT | {"kv_cache": "fp8"}
 _GIB = 2.0**30
 
@@ -115,7 +115,7 @@ def _job(
     gpus: int,
     modes: Any = "all",
     space: str = "default",
-    dtypes: Mapping[str, str] = _PLANNED,
+    dtypes: dict[str, str] = _PLANNED,
 ) -> Job:
     """The job of one search; eight-bit weights, as these studies use them. ``inputs.space`` names another space."""
     return job_of(

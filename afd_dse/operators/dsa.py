@@ -131,7 +131,7 @@ class DsaTable:
 
     Keys are (dense?, heads, batch) in prefill, over (tokens, prefix + 1); (False, heads, 1) in decode, over (batch,
     context). Prefill computes densely up to ``dense_context`` tokens a sequence and ``dense_tokens`` in all;
-    ``reach`` is the longest prefix measured for at least so many tokens, by batch.
+    ``reach`` is the longest prefix measured for each number of tokens (decode: sequences), by batch (decode: 1).
     """
 
     surfaces: Surfaces
@@ -220,7 +220,7 @@ def dsa_table(
         {triple: number for number, triple in enumerate(triple_list)},
         np.unique(heads).astype(np.float64),
         {kind: np.unique(distinct[distinct[:, 0] == kind, 2]).astype(np.float64) for kind in (False, True)},
-        _reach(batch[~dense], isl[~dense], step[~dense]) if context_phase else {},
+        _reach(*(column[~dense] for column in (triples[:, 2], isl if context_phase else batch, step))),
         types,
         float((isl + step)[dense].max(initial=0.0)),
         float((batch * (isl + step))[dense].max(initial=0.0)),
@@ -230,13 +230,13 @@ def dsa_table(
 
 
 def _reach(
-    batch: IntArray, tokens: FloatArray, prefix: FloatArray
+    batch: IntArray, tokens: npt.NDArray[np.generic], prefix: FloatArray
 ) -> dict[int, tuple[FloatArray, FloatArray]]:
     """Token counts measured at each batch, ascending, and the longest prefix of each."""
     found = {}
     for size in np.unique(batch):
         rows = batch == size
-        lengths, which = np.unique(tokens[rows], return_inverse=True)
+        lengths, which = np.unique(tokens[rows].astype(np.float64), return_inverse=True)
         longest = np.zeros(len(lengths))
         np.maximum.at(longest, which.reshape(-1), prefix[rows])
         found[int(size)] = (lengths, longest)
@@ -331,7 +331,9 @@ def _latency(
         blend, u, v = _blend(table, own, heads, np.ones_like(batch), dense), batch, prefix + 1.0
     latency = answer(light, table.surfaces(blend, u, v), blend.claim)
     if op == "dsa_context_module":
-        latency = _beyond(database, table, blend, mla, hidden, latency, light, ~dense, **shape)
+        latency = _longer_prefix(database, table, blend, mla, hidden, latency, light, ~dense, **shape)
+    else:
+        latency = _longer_context(database, table, blend, mla, hidden, latency, **shape)
     if table.dtypes.gemm == dtypes.gemm:
         return latency
     pairs = [*projections(mla, hidden, heads, context_phase=False), *index_projections(mla, hidden)]
@@ -339,7 +341,7 @@ def _latency(
     return swap_projections(database, latency, batch * tokens, pairs, table.dtypes.gemm, dtypes.gemm, least)
 
 
-def _beyond(
+def _longer_prefix(
     database: OperatorSource,
     table: DsaTable,
     blend: Blend,
@@ -361,8 +363,7 @@ def _beyond(
     rows = np.flatnonzero(sparse & (prefix > start) & (tokens + prefix > mla.index_topk))
     if not len(rows):
         return latency
-    part = {name: column[rows] for name, column in shape.items()}
-    keys = Blend(blend.keys[rows], blend.weights[rows], blend.claim[rows])
+    part, keys = {name: column[rows] for name, column in shape.items()}, _keys_of(blend, rows)
     near = part | {"prefix": start[rows]}
     base = block_light(database.accelerator, mla, hidden, table.dtypes, **near)
     measured = answer(base, table.surfaces(keys, part["tokens"], near["prefix"] + 1.0), keys.claim)
@@ -379,10 +380,49 @@ def _beyond(
         for each in (near, part)
     ]
     index, rest = scored[1] - scored[0], light[rows] - base
-    seconds, known = latency.seconds.copy(), latency.provenance.copy()
-    seconds[rows] = measured.seconds + (rest - index) / efficiency + index / INDEXER_EFFICIENCY
-    known[rows] = np.maximum(measured.provenance, Provenance.INTERPOLATED)
-    return Latency(seconds, known)
+    seconds = measured.seconds + (rest - index) / efficiency + index / INDEXER_EFFICIENCY
+    return _mended(latency, rows, seconds, measured)
+
+
+def _longer_context(
+    database: OperatorSource,
+    table: DsaTable,
+    blend: Blend,
+    mla: Mla,
+    hidden: int,
+    latency: Latency,
+    **shape: FloatArray,
+) -> Latency:
+    """``latency`` of a decode step with the rows [n] mended whose context is longer than any measured.
+
+    Once top-k is full only the scores grow, in proportion to the context: the line through the longest one measured and
+    a quarter of it.
+    """
+    ends = _reached(table, np.ones_like(shape["batch"]), shape["batch"])
+    rows = np.flatnonzero((shape["prefix"] > ends) & (ends >= 4.0 * mla.index_topk))
+    if not len(rows):
+        return latency
+    keys, end = _keys_of(blend, rows), ends[rows]
+
+    def at(context: FloatArray) -> Latency:
+        near = {name: column[rows] for name, column in shape.items()} | {"prefix": context}
+        light = block_light(database.accelerator, mla, hidden, table.dtypes, **near)
+        return answer(light, table.surfaces(keys, near["batch"], context + 1.0), keys.claim)
+
+    last, before = at(end), at(end / 4.0)
+    slope = np.maximum(last.seconds - before.seconds, 0.0) / (0.75 * end)
+    return _mended(latency, rows, last.seconds + slope * (shape["prefix"][rows] - end), last)
+
+
+def _keys_of(blend: Blend, rows: IntArray) -> Blend:
+    return Blend(blend.keys[rows], blend.weights[rows], blend.claim[rows])
+
+
+def _mended(latency: Latency, rows: IntArray, seconds: FloatArray, source: Latency) -> Latency:
+    """``latency`` with other ``seconds`` at ``rows``, as sure as ``source`` but measured nowhere."""
+    every, known = latency.seconds.copy(), latency.provenance.copy()
+    every[rows], known[rows] = seconds, np.maximum(source.provenance, Provenance.INTERPOLATED)
+    return Latency(every, known)
 
 
 def generation(

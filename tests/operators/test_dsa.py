@@ -87,3 +87,30 @@ def test_half_a_million_cached_tokens_cost_what_their_scores_do() -> None:
         flop = 2.0 * 256.0 * (524288.0 - 65536.0) * SPARSE.index_heads * SPARSE.index_head_dim
         part = load_accelerator("b200_sxm")
         assert far - near == pytest.approx(flop / (0.4 * part.peak_flops["fp8"]), rel=0.6)
+
+
+@pytest.mark.parametrize(("framework", "worst"), [("trtllm", 0.2), ("vllm", 0.1)])
+def test_decode_over_the_longest_contexts_follows_from_shorter_ones(
+    framework: str, worst: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = load_table("b200_sxm", framework, "dsa_generation_module")
+    assert table is not None
+    rows = table[
+        (table["model"] == "deepseek-ai/DeepSeek-V3.2")
+        & (table["gemm_type"] == TYPES.gemm)
+        & (table["kv_cache_dtype"] == TYPES.kv)
+        & (table["step"] == 131072)
+    ]
+    part, reached = load_accelerator("b200_sxm"), dsa._reached
+    asked = {
+        "heads": rows["num_heads"].to_numpy(float),
+        "batch": rows["batch_size"].to_numpy(float),
+        "context": rows["step"].to_numpy(float) + 1.0,
+    }
+    database = OperatorDatabase(part, framework, part)
+    exact = dsa.generation(database, SPARSE, HIDDEN, TYPES, **asked).seconds
+    monkeypatch.setattr(dsa, "_reached", lambda *shape: np.minimum(reached(*shape), 32768.0))
+    found = dsa.generation(database, SPARSE, HIDDEN, TYPES, **asked)
+    assert np.median(np.abs(found.seconds / exact - 1.0)) < worst
+    assert (found.provenance == Provenance.INTERPOLATED).all()
+    assert len(rows) > 30
