@@ -276,6 +276,7 @@ def _links(scenario: Scenario, cut: Cut, split: bool, flow: _Flow) -> tuple[Stat
     """The way to the FFN and the way back; zero where tokens need not move."""
     if split:
         return transfer(scenario, _transfer_shape(scenario, cut, flow))
+    across = cut.ffn_gpus > scenario.tiers.domain_gpus[cut.ffn_pool]
     return exchange(
         scenario,
         ExchangeShape(
@@ -283,8 +284,9 @@ def _links(scenario: Scenario, cut: Cut, split: bool, flow: _Flow) -> tuple[Stat
             ep=cut.ep,
             moe_tp=cut.moe_tp,
             tokens_per_gpu=flow.tokens / cut.ffn_gpus,
-            # Low-latency kernels have buffers for a batch of decode; steps with prompts take the others, as engines do.
-            low_latency=flow.low_latency * (1.0 - flow.prompts),
+            # Low-latency kernels send a copy across domains for each expert's GPU, and have buffers for a batch of
+            # decode alone: steps with prompts that cross domains take the others, as engines do.
+            low_latency=flow.low_latency * np.where(across, 1.0 - flow.prompts, 1.0),
             moving=(flow.holders > 1).astype(np.float64),
             imbalance=_lasting_imbalance(scenario, cut),
         ),
