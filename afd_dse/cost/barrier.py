@@ -1,8 +1,10 @@
-"""Waiting for the busiest attention rank: what uneven KV loads cost ranks that step together."""
+"""Waiting for the busiest attention rank: what uneven KV loads and prompts cost ranks that step together."""
+
+from dataclasses import replace
 
 import numpy as np
 
-from afd_dse.cost.imbalance import barrier_overhead
+from afd_dse.cost.imbalance import attended_growth, barrier_overhead
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.station import StationTime
 from afd_dse.cost.stations import AttentionShape, attention_growth, attention_station
@@ -21,12 +23,41 @@ def kv_excess(scenario: Scenario, sequences: FloatArray, ranks: IntArray) -> Flo
     return barrier_overhead(mean, variance, np.maximum(sequences, 1.0), ranks)
 
 
-def attention_with_barrier(scenario: Scenario, shape: AttentionShape, ranks: IntArray) -> StationTime:
+def busiest_prompts(scenario: Scenario, shape: AttentionShape, ranks: FloatArray) -> AttentionShape:
+    """The prefill pieces of the busiest of ``ranks`` [n] that work on prompts: as many tokens, which attend to more.
+
+    Fewer and longer pieces where a rank has several, then pieces with more before them. Equal prompts change nothing.
+    """
+    lengths, prefix = scenario.prompt_lengths, scenario.workload.prefix
+    pieces, piece, before = (
+        np.asarray(column, dtype=np.float64)
+        for column in (shape.prefill_sequences, shape.piece, shape.piece_prefix)
+    )
+    if lengths is None or not (pieces > 0).any():
+        return shape
+    tokens = pieces * piece
+    growth = attended_growth(lengths, np.maximum(tokens, 1.0), np.maximum(ranks, 1.0))
+    fewer = np.where(pieces > 0, np.maximum(pieces / growth, np.minimum(pieces, 1.0)), 0.0)
+    longer = np.where(pieces > 0, tokens / np.maximum(fewer, 1e-12), piece)
+    attended = before + piece / 2.0 - prefix
+    return replace(
+        shape,
+        prefill_sequences=fewer,
+        piece=longer,
+        piece_prefix=np.where(pieces > 0, prefix + growth * attended - longer / 2.0, before),
+    )
+
+
+def attention_with_barrier(
+    scenario: Scenario, shape: AttentionShape, ranks: IntArray, prefilling: FloatArray | None = None
+) -> StationTime:
     """The attention station of a micro-batch with its wait for the busiest rank, seconds [n, kinds].
 
     The station is done when the busiest of the ``ranks`` that step together is: its decode attention runs over its own
-    KV load instead of the mean one.
+    KV load instead of the mean one, its prefill over its own prompts; ``prefilling`` ranks [n] have any.
     """
+    if prefilling is not None:
+        shape = busiest_prompts(scenario, shape, prefilling)
     first, inverse = distinct_rows([*(getattr(shape, name) for name in AttentionShape.__slots__), ranks])
     part, ranks = take_rows(shape, first), ranks[first]
     station = attention_station(scenario, part)

@@ -10,7 +10,7 @@ from afd_dse.architecture.catalogue import load_model
 from afd_dse.architecture.model import ModelArchitecture, MoeFfn, Quantization
 from afd_dse.architecture.quantization import quantization_for
 from afd_dse.cost.expert_load import histogram_popularity, power_law_popularity
-from afd_dse.cost.imbalance import paired_kv_load_moments
+from afd_dse.cost.imbalance import LengthMoments, paired_kv_load_moments
 from afd_dse.cost.scenario import EngineOverheads, FrameworkProfile, Pool, Scenario, Slo, Workload
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import operator_db_root, parse_yaml
@@ -114,7 +114,7 @@ def scenario_from_job(job: Job) -> Scenario:
             arrival_cv2=job.workload.arrival_cv2,
             concurrency_limit=INFINITE if arrival.concurrency is None else arrival.concurrency,
             requests_per_s=job.demand.requests_per_s if job.demand else 0.0,
-            slot_load=_slot_load(job.workload),
+            **_traced(job.workload),
             **_routing(job, model),
         ),
         slo=_limits(job, calibration.intervals.get(job.framework)),
@@ -161,23 +161,24 @@ def _limits(job: Job, intervals: Intervals | None) -> Slo:
     )
 
 
-def _slot_load(workload: Asked) -> tuple[float, float] | None:
-    """Mean and variance of the KV tokens of a decode slot, of requests traced whole; None where they are not."""
+def _traced(workload: Asked) -> dict[str, Any]:
+    """Load of a decode slot and lengths of prompts of requests traced whole; nothing where they are not."""
     prompts, outputs = workload.input_tokens, workload.output_tokens
     if not isinstance(prompts, TokenTrace) or not isinstance(outputs, TokenTrace):
-        return None
+        return {}
     if prompts.trace != outputs.trace:
-        return None
+        return {}
     state = Path(prompts.trace).stat()
-    return _traced_load(prompts.trace, state.st_mtime_ns, state.st_size)
+    load, lengths = _traced_loads(prompts.trace, state.st_mtime_ns, state.st_size)
+    return {"slot_load": load, "prompts": lengths}
 
 
 @lru_cache(maxsize=16)
-def _traced_load(path: str, modified: int, size: int) -> tuple[float, float]:
-    """As :func:`_slot_load`, read once while the file (``modified``, ``size``) stays the same."""
+def _traced_loads(path: str, modified: int, size: int) -> tuple[tuple[float, float], LengthMoments]:
+    """As :func:`_traced`, read once while the file (``modified``, ``size``) stays the same."""
     seen = read_requests(Path(path), "workload.input_tokens.trace")
     mean, variance = paired_kv_load_moments(seen.input_tokens, seen.output_tokens)
-    return float(mean), float(variance)
+    return (float(mean), float(variance)), LengthMoments.empirical(seen.input_tokens)
 
 
 def _routing(job: Job, model: ModelArchitecture) -> dict[str, Any]:

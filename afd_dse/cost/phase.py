@@ -139,6 +139,29 @@ class Step:
         return result
 
 
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """Tokens of a micro-batch of the whole unit, columns [n].
+
+    ``holders`` ranks have distinct ones; ``low_latency`` 1 in decode, ``prompts`` 1 where a step carries some.
+    """
+
+    tokens: FloatArray
+    holders: IntArray
+    low_latency: FloatArray
+    prompts: FloatArray
+
+    @classmethod
+    def of(cls, cut: Cut, phase: Phase, load: StepLoad, tokens: FloatArray) -> "_Flow":
+        """``tokens`` of a step of ``phase`` with ``load``."""
+        return cls(
+            tokens,
+            cut.token_holders(phase),
+            np.full(len(tokens), float(phase == Phase.DECODE)),
+            (load.prefill_sequences > 0.0).astype(np.float64),
+        )
+
+
 def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load: StepLoad) -> Stations:
     """Look up the stations of one micro-batch of a step with ``load``."""
     parts = (cut.micro_batches * cut.pp).astype(np.float64)
@@ -164,11 +187,13 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
         piece=piece,
         piece_prefix=load.piece_prefix + (load.piece - piece) / 2.0,
     )
-    attention = attention_with_barrier(scenario, shape, cut.dp)
+    prefilling = None if scenario.prompt_lengths is None else _ranks_with_prompts(cut, load)
+    attention = attention_with_barrier(scenario, shape, cut.dp, prefilling)
     tokens = cut.dp * (decode * tokens_per_sequence + load.ffn_prefill_tokens / cut.micro_batches)
+    flow = _Flow.of(cut, phase, load, tokens)
     if split:
-        attention = attention.plus(pack(scenario, _transfer_shape(scenario, cut, phase, tokens)))
-    experts, exposed, policy = _experts(scenario, cut, phase, split, tokens, attention)
+        attention = attention.plus(pack(scenario, _transfer_shape(scenario, cut, flow)))
+    experts, exposed, policy = _experts(scenario, cut, split, flow, attention)
     sequences = load.decode_sequences * tokens_per_sequence / cut.pp + load.prefill_sequences
     head = head_seconds(scenario, pool=cut.attention_pool, tp=cut.tp, sequences=sequences)
     overhead = scenario.overhead("step_s")[cut.attention_pool] + scenario.overhead("sequence_s")[
@@ -194,9 +219,16 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
     )
 
 
-def _expert_side(scenario: Scenario, cut: Cut, phase: Phase, split: bool, tokens: FloatArray) -> ExpertSide:
-    """FFN and the ways to it and back for ``tokens`` of a micro-batch of the whole unit."""
-    holders, gpus = cut.token_holders(phase), cut.ffn_gpus
+def _ranks_with_prompts(cut: Cut, load: StepLoad) -> FloatArray:
+    """Attention ranks that work on prompts in the same step, [n]: not every rank has some in every step."""
+    own = load.prefill_sequences * load.piece
+    share = np.where(own > 0, load.ffn_prefill_tokens / np.where(own > 0, own, 1.0), 0.0)
+    return np.asarray(np.clip(cut.dp * share, 1.0, cut.dp), dtype=np.float64)
+
+
+def _expert_side(scenario: Scenario, cut: Cut, split: bool, flow: _Flow) -> ExpertSide:
+    """FFN and the ways to it and back."""
+    tokens, holders, gpus = flow.tokens, flow.holders, cut.ffn_gpus
     alone = (holders == 1) & (not split)
     shard = cut.moe_tp if split else gpus // holders
     shape = FfnShape(
@@ -211,17 +243,17 @@ def _expert_side(scenario: Scenario, cut: Cut, phase: Phase, split: bool, tokens
         dense_reduce=np.ones_like(gpus) if split else shard,
         moe_reduce=np.where(alone, gpus, 1),
     )
-    return ExpertSide(ffn_station(scenario, shape), *_links(scenario, cut, phase, split, holders, tokens))
+    return ExpertSide(ffn_station(scenario, shape), *_links(scenario, cut, split, flow))
 
 
 def _experts(
-    scenario: Scenario, cut: Cut, phase: Phase, split: bool, tokens: FloatArray, attention: StationTime
+    scenario: Scenario, cut: Cut, split: bool, flow: _Flow, attention: StationTime
 ) -> tuple[ExpertSide, FloatArray, IntArray]:
     """FFN and links with the copies of experts that the policy makes, their exposed time a layer [n].
 
     And the policy that is left of it [n]: copies that gain nothing are not made.
     """
-    side = _expert_side(scenario, cut, phase, split, tokens)
+    side = _expert_side(scenario, cut, split, flow)
     copies = copies_experts(cut.expert_policy) & (cut.redundant > 0)
     if not copies.any():
         return side, np.zeros(len(copies)), cut.expert_policy
@@ -235,26 +267,27 @@ def _experts(
         micro_batches=cut.micro_batches.astype(np.float64),
         split=split,
     )
-    otherwise = _expert_side(scenario, replace(cut, expert_policy=fallback), phase, split, tokens)
+    otherwise = _expert_side(scenario, replace(cut, expert_policy=fallback), split, flow)
     chosen, exposed, made = with_copies(scenario, copying, attention.seconds, side, otherwise)
     return chosen, exposed.max(axis=1), np.where(made.any(axis=1), cut.expert_policy, fallback)
 
 
-def _links(
-    scenario: Scenario, cut: Cut, phase: Phase, split: bool, holders: IntArray, tokens: FloatArray
-) -> tuple[StationTime, StationTime]:
+def _links(scenario: Scenario, cut: Cut, split: bool, flow: _Flow) -> tuple[StationTime, StationTime]:
     """The way to the FFN and the way back; zero where tokens need not move."""
     if split:
-        return transfer(scenario, _transfer_shape(scenario, cut, phase, tokens))
+        return transfer(scenario, _transfer_shape(scenario, cut, flow))
+    across = cut.ffn_gpus > scenario.tiers.domain_gpus[cut.ffn_pool]
     return exchange(
         scenario,
         ExchangeShape(
             pool=cut.ffn_pool,
             ep=cut.ep,
             moe_tp=cut.moe_tp,
-            tokens_per_gpu=tokens / cut.ffn_gpus,
-            low_latency=np.full(len(tokens), float(phase == Phase.DECODE)),
-            moving=(holders > 1).astype(np.float64),
+            tokens_per_gpu=flow.tokens / cut.ffn_gpus,
+            # Low-latency kernels send a copy across domains for each expert's GPU, and have buffers for a batch of
+            # decode alone: steps with prompts that cross domains take the others, as engines do.
+            low_latency=flow.low_latency * np.where(across, 1.0 - flow.prompts, 1.0),
+            moving=(flow.holders > 1).astype(np.float64),
             imbalance=_lasting_imbalance(scenario, cut),
         ),
     )
@@ -268,15 +301,15 @@ def _lasting_imbalance(scenario: Scenario, cut: Cut) -> FloatArray:
     return loads.lasting(cut.ep, cut.redundant, cut.expert_policy)
 
 
-def _transfer_shape(scenario: Scenario, cut: Cut, phase: Phase, tokens: FloatArray) -> TransferShape:
+def _transfer_shape(scenario: Scenario, cut: Cut, flow: _Flow) -> TransferShape:
     return TransferShape(
         pool=cut.attention_pool,
         ffn_pool=cut.ffn_pool,
         attention_gpus=cut.attention_gpus,
         ep=cut.ep,
         moe_tp=cut.moe_tp,
-        tokens=tokens,
-        low_latency=np.full(len(tokens), float(phase == Phase.DECODE)),
+        tokens=flow.tokens,
+        low_latency=flow.low_latency,
         imbalance=_lasting_imbalance(scenario, cut),
     )
 

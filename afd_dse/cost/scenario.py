@@ -99,7 +99,8 @@ class Workload:
     ``arrival_cv2`` is the squared coefficient of variation of inter-arrival times, 1 for Poisson.
     ``expert_distribution`` names the measured tables to read; with ``uniform`` ones ``expert_popularity`` may hold the
     share of each expert (empty: all alike), and ``expert_persistence`` how much of it past routing tells.
-    ``slot_load`` is the mean and variance of the tokens that a decode slot holds, where requests were observed whole.
+    ``slot_load`` is the mean and variance of the tokens that a decode slot holds, ``prompts`` the first four moments of
+    the prompts, where requests were observed whole.
     """
 
     isl: float
@@ -115,6 +116,7 @@ class Workload:
     expert_popularity: tuple[float, ...] = ()
     expert_persistence: float = 1.0
     slot_load: tuple[float, float] | None = None
+    prompts: LengthMoments | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,14 @@ class Scenario:
             LengthMoments.lognormal(work.isl, work.isl_cv), LengthMoments.lognormal(work.osl, work.osl_cv)
         )
         return work.prefix + float(mean), float(variance)
+
+    @cached_property
+    def prompt_lengths(self) -> LengthMoments | None:
+        """Lengths of the prompts, new tokens alone; None where all are equal. Lognormal where they are not observed."""
+        work = self.workload
+        if work.isl_cv == 0.0:
+            return None
+        return work.prompts or LengthMoments.lognormal(work.isl, work.isl_cv)
 
     @cached_property
     def expert_loads(self) -> ExpertLoads | None:

@@ -13,16 +13,17 @@ from afd_dse.literature.rows import Inputs, Row
 
 def _lengths(inputs: Inputs, side: str, kind: str) -> LengthMoments:
     """Lengths of ``side`` P or D: ``mu_P`` with ``cv_P`` or ``sigma_P``, a list, or ``{"kind", "mean", "cv"}``."""
-    name = f"mu_{side}"
-    value: Any = inputs.raw(name, f"lengths_{side}")
+    names = (f"mu_{side}", f"lengths_{side}", {"P": "isl", "D": "osl"}[side])
+    name = names[0]
+    value: Any = inputs.raw(*names)
     if isinstance(value, list):
-        return LengthMoments.empirical(inputs.numbers(name, f"lengths_{side}"))
+        return LengthMoments.empirical(inputs.numbers(*names))
     if isinstance(value, dict):
         part = inputs.part(name, value)
         return _of_kind(
             part.text("kind", default=kind), part.positive("mean"), part.number("cv", default=0.0)
         )
-    mean = inputs.positive(name)
+    mean = inputs.positive(*names)
     cv = inputs.number(f"sigma_{side}", default=0.0) / mean or inputs.number(f"cv_{side}", default=0.0)
     kind = inputs.text(f"distribution_{side}", default="lognormal" if cv else kind)
     return _of_kind(kind, mean, cv)
@@ -71,12 +72,12 @@ def optimal_ratio(row: Row) -> Answer:
         slope = inputs.positive("alphaA_over_alphaF")
         difference = inputs.number("betaA_minus_betaF_over_alphaF")
     else:
-        ffn = inputs.positive("alphaF")
-        slope = inputs.positive("alphaA") / ffn
-        difference = (inputs.number("betaA") - inputs.number("betaF")) / ffn
+        ffn = inputs.positive("alphaF", "alpha_F")
+        slope = inputs.positive("alphaA", "alpha_A") / ffn
+        difference = (inputs.number("betaA", "beta_A") - inputs.number("betaF", "beta_F")) / ffn
     found = imbalance.optimal_attention_ratio(
         _moments(row)[0],
-        row.listed("B", "batch"),
+        row.listed("B batch", r"\b(?:batch|B)\b"),
         attention_slope=slope,
         ffn_slope=1.0,
         intercept_difference=difference,
@@ -88,7 +89,9 @@ def optimal_ratio(row: Row) -> Answer:
 def barrier_overhead(row: Row) -> Answer:
     """How much longer than the mean the busiest of r attention ranks takes, per cent, for each r."""
     mean, variance = _moments(row)
-    slots, ranks = row.inputs.positive("B", "batch"), row.listed("r", r"\br")
+    slots, ranks = row.listed("B batch", r"\b(?:batch|B)\b"), row.listed("r ranks", r"\b(?:r|ranks)\b")
+    if min(len(slots), len(ranks)) > 1:
+        raise InputError(Problem("inputs.B", slots, "and r are both lists", "give one batch or one r"))
     return Answer.of(*(100.0 * imbalance.barrier_overhead(mean, variance, slots, ranks)))
 
 
@@ -96,20 +99,23 @@ def barrier_overhead(row: Row) -> Answer:
 def tile_count(row: Row) -> Answer:
     """Tiles of a batch of tokens per expert."""
     inputs = row.inputs
-    tokens = inputs.at_least_zero("tokens_per_expert")
+    stated = inputs.raw("tokens_per_expert")
+    if isinstance(stated, dict):
+        stated = list(stated.values())
+    tokens = Inputs({"tokens_per_expert": stated}).at_least_zero("tokens_per_expert")
     return Answer.of(float(tiles.tile_count(tokens, inputs.positive("tile"))))
 
 
 @evaluator
 def exposed_copy(row: Row) -> Answer:
-    """What copying an expert adds to a step, ms: with overlap (one value where all are equal), and without."""
-    inputs = row.inputs
-    copy, window = np.array(inputs.at_least_zero("copy_ms")), np.array(inputs.at_least_zero("window_ms"))
+    """What copying an expert adds to a step: with overlap (one value where all agree), and without; unit as stated."""
+    inputs = row.inputs.in_one_unit("copy", "window")
+    copy, window = np.array(inputs.at_least_zero("copy")), np.array(inputs.at_least_zero("window"))
     if copy.shape != window.shape:
         # Ranges of unlike length: the longest copy in the shortest window.
         copy, window = copy.max(keepdims=True), window.min(keepdims=True)
     hidden = reconfiguration.exposed_copy(copy, window)
     plain = reconfiguration.exposed_copy(copy, window, overlapped=False)
     shown = [float(hidden[0])] if np.ptp(hidden) == 0 else [float(x) for x in hidden]
-    whole = "= copy time" if np.array_equal(plain, copy) else ", ".join(f"{x:g}" for x in plain)
-    return Answer.of(*shown, whole, note=f"without overlap {', '.join(f'{x:g}' for x in plain)} ms")
+    listed = ", ".join(f"{x:g}" for x in plain)
+    return Answer.of(*shown, f"= copy time ({listed})")

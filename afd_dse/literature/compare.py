@@ -111,6 +111,10 @@ def _steps_and_total(row: Row, pairs: Sequence[tuple[Published, Value]]) -> tupl
 
 
 def _agrees(published: Published, ours: Value, tolerance: Tolerance) -> bool:
+    if published.number is not None and isinstance(ours, str):
+        # Ours says in words what equals what, the number behind it: ``= copy time (0.5)``.
+        behind = re.search(rf"\(({_NUMBER})\)$", ours)
+        ours = float(behind.group(1)) if behind else ours
     if isinstance(ours, float):
         return tolerance.admits(ours, published)
     if ">" in published.text:

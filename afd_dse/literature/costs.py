@@ -11,16 +11,20 @@ from afd_dse.errors import InputError, Problem
 from afd_dse.literature.answer import Answer, evaluator
 from afd_dse.literature.rows import Inputs, Row, finite, number
 from afd_dse.literature.supply_bound import moe_of
+from afd_dse.literature.units import BYTES, BYTES_PER_S, FLOPS, SECONDS, USD_PER_HOUR, named
 from afd_dse.network import supply
+from afd_dse.spec.catalogue import load_accelerator
 from afd_dse.spec.profiles import PublishedHardware, load_profile
 
 # The paper's: 8-bit weights and caches, 20 tokens a second and user, three stages in flight.
 _PROFILE = "step3"
 _TPOT_S = 0.050
 _STAGES = 3
+_WINDOWS = named(SECONDS, "window")
 _CONTEXTS = [8192.0, 32768.0]
-_PEAKS = {"peak_tflops": 1e12, "peak_flops": 1.0}
-_BANDWIDTHS = {"hbm_gb_s": 1e9, "hbm_tb_s": 1e12, "hbm_bytes_s": 1.0}
+_PEAKS = named(FLOPS, "peak", "fp8", "bf16")
+_BANDWIDTHS = named(BYTES_PER_S, "hbm")
+_NAMES = ("hardware", "device", "accelerator")
 
 
 def _eight_bit(model: ModelArchitecture) -> Quantization:
@@ -35,7 +39,8 @@ def work_of(model: ModelArchitecture, context: float | list[float]) -> TokenWork
 @evaluator
 def operator_counts(row: Row) -> Answer:
     """KV bytes (8-bit), attention, projection, FFN FLOP of a token at the first context; KV, attention at others."""
-    contexts = row.inputs.numbers("contexts", "context", default=_CONTEXTS)
+    stated = [number(text) for text in re.findall(r"\bat (\d+K?)\b", row.quantity)]
+    contexts = row.inputs.numbers("contexts", "context", default=stated or _CONTEXTS)
     work = work_of(row.inputs.model(), contexts)
     found = [work.kv_bytes[0], work.attention_flop[0], work.projection_flop[0], work.ffn_flop[0]]
     for later in range(1, len(contexts)):
@@ -44,23 +49,39 @@ def operator_counts(row: Row) -> Answer:
 
 
 def _devices(inputs: Inputs) -> dict[str, PublishedHardware]:
-    """Parts with peak, bandwidth and price: those that the row prices, with what it leaves out from the profile."""
+    """Parts with peak, bandwidth and price: those that the row names or prices, the rest of them from the profile.
+
+    Figures are mappings by part, or a number that holds for all parts named.
+    """
     profile = load_profile(inputs.text("profile", default=_PROFILE))
-    stated: dict[str, Mapping[str, object]] = {
-        key: inputs.mapping(name) if inputs.has(name) else {}
-        for key, name in (
-            ("usd_per_gpu_hour", "usd_per_hour"),
-            ("peak_flops", "peak_flops"),
-            ("hbm_bytes_per_s", "hbm_bytes_s"),
+    named_parts = inputs.texts("devices", *_NAMES) if any(map(inputs.has, ("devices", *_NAMES))) else []
+    stated = {
+        key: _by_part(inputs, units, named_parts)
+        for key, units in (
+            ("usd_per_gpu_hour", USD_PER_HOUR),
+            ("peak_flops", _PEAKS),
+            ("hbm_bytes_per_s", _BANDWIDTHS),
         )
     }
-    names = dict.fromkeys([name for figures in stated.values() for name in figures]) or profile.hardware
+    priced = [name for figures in stated.values() for name in figures]
     found = {}
-    for name in names:
-        own = {key: _figure(key, name, figures[name]) for key, figures in stated.items() if name in figures}
+    for name in dict.fromkeys(named_parts or priced) or profile.hardware:
+        own = {key: figures[name] for key, figures in stated.items() if name in figures}
         base = {} if len(own) == len(stated) else _part(inputs, name, "inputs.usd_per_hour").model_dump()
         found[name] = PublishedHardware(**(base | own | {"name": name}))
     return found
+
+
+def _by_part(inputs: Inputs, units: Mapping[str, float], parts: list[str]) -> dict[str, float]:
+    """One figure of each part in SI; nothing where the row does not state it."""
+    name = next((name for name in units if inputs.has(name)), None)
+    if name is None:
+        return {}
+    stated = inputs.raw(name)
+    figures = stated if isinstance(stated, Mapping) else dict.fromkeys(parts, stated)
+    if not figures:
+        raise InputError(Problem(f"inputs.{name}", stated, "is of no part", "give {part: value}"))
+    return {str(part): _figure(name, part, value) * units[name] for part, value in figures.items()}
 
 
 def _part(inputs: Inputs, name: str, field: str) -> PublishedHardware:
@@ -102,15 +123,14 @@ def decode_cost(row: Row) -> Answer:
     Which part: ``inputs.part`` (attention, ffn, total) and ``inputs.context``, else as the description says.
     """
     inputs = row.inputs
-    if inputs.has("window_us"):
+    if any(map(inputs.has, _WINDOWS)):
         return _exchange(inputs)
     model, devices = inputs.model(), _devices(inputs)
     described = row.stated(r"\b(attention|ffn|total)\b")
     part = inputs.text("part", default=described.group(1) if described else "total").casefold()
     if part not in ("attention", "ffn", "total"):
         raise InputError(Problem("inputs.part", part, "is no part", "use attention, ffn or total"))
-    stated = row.stated(r"\b(\d+K?)\b(?=\s*(?:tokens|context|\(|,|$))")
-    context = inputs.positive("context", default=number(stated.group(1)) if stated else _CONTEXTS[0])
+    context = _context(row)
     work = work_of(model, context)
     found = []
     for device in devices.values():
@@ -120,13 +140,19 @@ def decode_cost(row: Row) -> Answer:
     return Answer.of(*found, note=f"{part}{where} on {', '.join(devices)}")
 
 
+def _context(row: Row) -> float:
+    """The context in tokens: the row's, else as its description says, else the paper's first."""
+    stated = row.stated(r"\b(\d+K?)\b(?=\s*(?:tokens|context|\(|,|$))")
+    return row.inputs.positive("context", default=number(stated.group(1)) if stated else _CONTEXTS[0])
+
+
 def _exchange(inputs: Inputs) -> Answer:
     tokens = sum(inputs.at_least_zero("tokens"))
     rate = supply.exchange_rate(
         tokens,
         inputs.whole("hidden"),
         inputs.positive("bytes_per_element"),
-        inputs.positive("window_us") * 1e-6,
+        inputs.scaled(_WINDOWS),
     )
     return Answer.of(float(rate) * 8e-9, note="Gb/s")
 
@@ -137,7 +163,7 @@ def best_decode_cost(row: Row) -> Answer:
     inputs = row.inputs
     names = inputs.texts("models", "model")
     devices = _devices(inputs)
-    context = inputs.positive("context", default=_CONTEXTS[0])
+    context = _context(row)
     found, chosen = [], []
     for name in names:
         work = work_of(Inputs({"model": name}).model(), context)
@@ -159,7 +185,7 @@ def min_sparsity(row: Row) -> Answer:
     model = inputs.model() if inputs.has("model") else None
     dispatch = inputs.positive("dispatch_bytes", default=supply.DISPATCH_BYTES)
     combine = inputs.positive("combine_bytes", default=supply.COMBINE_BYTES)
-    tpot = inputs.scaled({"tpot_ms": 1e-3, "tpot_s": 1.0}, default=_TPOT_S)
+    tpot = inputs.scaled(named(SECONDS, "tpot"), default=_TPOT_S)
     stages = inputs.whole("stages", default=_STAGES)
     layers = inputs.whole("layers", default=model.layers if model else None)
     budget = supply.stage_budget(tpot, layers, batches_in_flight=stages)
@@ -178,8 +204,8 @@ def min_sparsity(row: Row) -> Answer:
 def _part_of(row: Row) -> PublishedHardware:
     """The device: an input, else the first word of the description or of the row's name that is a known part."""
     inputs = row.inputs
-    if any(inputs.has(name) for name in ("hardware", "device", "accelerator")):
-        return _part(inputs, inputs.text("hardware", "device", "accelerator"), "inputs.hardware")
+    if any(map(inputs.has, _NAMES)):
+        return _part(inputs, inputs.text(*_NAMES), "inputs.hardware")
     # NOTE: the published rows name the device in their id only.
     for word in re.findall(r"\w+", f"{row.quantity} {row.id}"):
         try:
@@ -192,8 +218,11 @@ def _part_of(row: Row) -> PublishedHardware:
 
 
 def _node_rate(inputs: Inputs) -> float:
-    """Bytes/s of a node's NICs, from ``nics`` or ``node_gb_s``."""
-    return inputs.positive("node_gb_s") * 1e9 if inputs.has("node_gb_s") else inputs.nics("nics")
+    """Bytes/s of a node's NICs: from ``nics``, ``node_gb_s``, or ``nic_gb_s`` of each of ``nics_per_node`` (8)."""
+    node, one = named(BYTES_PER_S, "node"), named(BYTES_PER_S, "nic", "scale_out")
+    if any(map(inputs.has, one)):
+        return inputs.scaled(one) * inputs.whole("nics_per_node", "gpus_per_node", default=8)
+    return inputs.scaled(node) if any(map(inputs.has, node)) else inputs.nics("nics")
 
 
 @evaluator
@@ -202,8 +231,8 @@ def stage_budget(row: Row) -> Answer:
     inputs = row.inputs
     stated = any(map(inputs.has, _BANDWIDTHS))
     bandwidth = inputs.scaled(_BANDWIDTHS, default=None if stated else _part_of(row).hbm_bytes_per_s)
-    total = bandwidth * inputs.scaled({"stage_us": 1e-6, "stage_ms": 1e-3})
-    cache = total - inputs.scaled({"linear_weight_mb": 1e6, "linear_weight_bytes": 1.0})
+    total = bandwidth * inputs.scaled(named(SECONDS, "stage"))
+    cache = total - inputs.scaled(named(BYTES, "linear_weight"))
     model = inputs.model(default="step-3")
     context = roofline.stage_context(model.kinds[-1], _eight_bit(model), max(cache, 0.0))
     return Answer.of(total, cache, float(context), note=f"bytes, bytes, tokens; 8-bit cache of {model.name}")
@@ -231,45 +260,70 @@ def _full_batch(inputs: Inputs) -> tuple[float, int, int]:
     else:
         moe = moe_of(inputs.model())
         experts, topk = moe.experts, moe.topk
-    peak = inputs.scaled(_PEAKS)
-    bandwidth = inputs.scaled(_BANDWIDTHS)
     weight = inputs.positive("weight_bytes", default=2.0)
+    part = load_accelerator(inputs.text(*_NAMES), "inputs.hardware") if any(map(inputs.has, _NAMES)) else None
+    # NOTE: the paper computes in the type of the weights: eight bits at the eight-bit peak.
+    kind = "fp8" if weight == 1.0 else "bfloat16"
+    peak = inputs.scaled(_PEAKS, default=part.peak_flops.get(kind) if part else None)
+    bandwidth = inputs.scaled(_BANDWIDTHS, default=part.hbm_bytes_per_s if part else None)
     return float(roofline.compute_bound_batch(peak, bandwidth, weight)), experts, topk
+
+
+_COLUMNS = ["price", "GB", "GB/s", "bf16 TFLOPS"]
 
 
 @evaluator
 def best_device_per_role(row: Row) -> Answer:
     """The device with the most bandwidth (attention) and the most compute (experts) per cost."""
     inputs = row.inputs
-    columns = inputs.raw("columns", default=["price", "GB", "GB/s", "bf16 TFLOPS"])
-    candidates = inputs.mapping("candidates")
-    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
-        raise InputError(Problem("inputs.columns", columns, "is not a list of names", "name each figure"))
-    price, bandwidth, compute = (
-        _column(columns, words) for words in (("price", "usd"), ("gb/s",), ("flop",))
-    )
-    for name, figures in list(candidates.items()):
-        if isinstance(figures, Mapping) and set(figures) <= set(columns):
-            candidates = {**candidates, name: [figures.get(column, 1.0) for column in columns]}
-            continue
-        if not isinstance(figures, list) or len(figures) != len(columns):
-            raise InputError(
-                Problem(f"inputs.candidates.{name}", figures, "does not fit the columns", "one a column")
-            )
+    parts = _candidates(inputs)
 
-    def figure(index: int) -> dict[str, float]:
-        return {name: _figure("candidates", name, figures[index]) for name, figures in candidates.items()}
+    def figures(*words: str) -> dict[str, float]:
+        return {name: _figure("candidates", name, _column(name, part, words)) for name, part in parts.items()}
 
-    prices = figure(price)
-    best = [roofline.best_per_price(figure(index), prices) for index in (bandwidth, compute)]
+    prices = figures("price", "usd")
+    best = [
+        roofline.best_per_price(figures(*words), prices)
+        for words in (("gb/s", "gb_s", "tb/s", "tb_s"), ("flop",))
+    ]
     return Answer.of(*best)
 
 
-def _column(columns: list[str], words: tuple[str, ...]) -> int:
-    for index, name in enumerate(columns):
-        if any(word in name.casefold() for word in words):
-            return index
-    raise InputError(Problem("inputs.columns", columns, f"name no {words[0]}", "add it"))
+def _candidates(inputs: Inputs) -> dict[str, Mapping[str, object]]:
+    """Figures of each candidate by column; names alone are the catalogue's parts at the row's prices."""
+    stated = inputs.raw("candidates")
+    if isinstance(stated, list):
+        names = inputs.texts("candidates")
+        prices = _by_part(inputs, USD_PER_HOUR, names)
+        return {name: _catalogued(name, prices) for name in names}
+    columns = inputs.raw("columns", default=_COLUMNS)
+    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+        raise InputError(Problem("inputs.columns", columns, "is not a list of names", "name each figure"))
+    found: dict[str, Mapping[str, object]] = {}
+    for name, part in inputs.mapping("candidates").items():
+        if not isinstance(part, Mapping) and (not isinstance(part, list) or len(part) != len(columns)):
+            raise InputError(
+                Problem(f"inputs.candidates.{name}", part, "does not fit the columns", "one a column")
+            )
+        found[name] = part if isinstance(part, Mapping) else dict(zip(columns, part, strict=True))
+    return found
+
+
+def _catalogued(name: str, prices: Mapping[str, float]) -> dict[str, object]:
+    part = load_accelerator(name, "inputs.candidates")
+    return {
+        "price": prices.get(name, part.usd_per_gpu_hour),
+        "GB/s": part.hbm_bytes_per_s * 1e-9,
+        "TFLOPS": part.peak_flops["bfloat16"] * 1e-12,
+    }
+
+
+def _column(name: str, part: Mapping[str, object], words: tuple[str, ...]) -> object:
+    """The figure of ``part`` whose column has one of ``words`` in its name."""
+    for column, value in part.items():
+        if any(word in column.casefold() for word in words):
+            return value
+    raise InputError(Problem(f"inputs.candidates.{name}", dict(part), f"states no {words[0]}", "add it"))
 
 
 @evaluator

@@ -25,6 +25,8 @@ from afd_dse.literature.rows import Inputs, Row
 from afd_dse.results.api import estimate
 from afd_dse.spec.job import Job
 
+_NODES = r"(\d+)\s*A\s*\+?\s*(\d+)\s*F"
+_EP = r"\bEP\s*(\d+)\b"
 # Cuts of an expert group that a row leaves open; the fastest counts.
 _EXPERT_CUTS = (1, 2, 4, 8)
 # DeepSeek's prefill unit (arXiv 2412.19437, section 3.4.1) and the tokens a GPU of its published profile.
@@ -35,13 +37,15 @@ _PREFILL_TOKENS = 16384
 @evaluator
 def deployment_throughput(row: Row) -> Answer:
     """Decode tokens/s per GPU of a deployment: ``layout`` xAyF in nodes, or ``ep`` GPUs that do both (and prefill)."""
-    return _split_throughput(row) if row.inputs.has("layout") else _whole_throughput(row)
+    whole = row.inputs.has("ep") or (row.stated(_EP) and not row.inputs.has("layout"))
+    return _whole_throughput(row) if whole else _split_throughput(row)
 
 
 def _split_throughput(row: Row) -> Answer:
     inputs = row.inputs
-    layout = inputs.text("layout")
-    sizes = re.fullmatch(r"(\d+)A(\d+)F", layout)
+    described = row.stated(_NODES)
+    layout = inputs.text("layout", default=described.group(0) if described else None)
+    sizes = re.fullmatch(_NODES, layout)
     if sizes is None:
         raise InputError(Problem("inputs.layout", layout, "is not understood", "write nodes as 2A2F"))
     attention, ffn = int(sizes.group(1)), int(sizes.group(2))
@@ -80,7 +84,12 @@ def _split_throughput(row: Row) -> Answer:
 
 def _whole_throughput(row: Row) -> Answer:
     inputs = row.inputs
-    ep, batch, m = inputs.whole("ep"), inputs.positive("batch_per_gpu"), inputs.whole("m", default=1)
+    described = row.stated(_EP)
+    ep, m = (
+        inputs.whole("ep", default=int(described.group(1)) if described else None),
+        inputs.whole("m", default=1),
+    )
+    batch = inputs.positive("batch") / ep if inputs.has("batch") else inputs.positive("batch_per_gpu")
     context = inputs.positive("context")
     workload: dict[str, Any] = at_context(context)
     if inputs.has("distribution"):
@@ -158,7 +167,7 @@ def mode_speedup(row: Row) -> Answer:
 def _speedup_at_points(row: Row) -> Answer:
     inputs = row.inputs
     hardware = accelerator_of(row, "hardware")
-    baseline = re.search(r"dp(\d+)\s+ep(\d+)", inputs.text("baseline"))
+    baseline = re.search(r"\bep\s*(\d+)", inputs.text("baseline"), re.IGNORECASE)
     if baseline is None:
         raise InputError(
             Problem("inputs.baseline", inputs.text("baseline"), "is not understood", "write e.g. dp4 ep4")
@@ -183,7 +192,7 @@ def _speedup_at_points(row: Row) -> Answer:
             batch=apart,
             micro_batches=m,
         )
-        whole = decode_whole(job, gpus=int(baseline.group(2)), batch=together)
+        whole = decode_whole(job, gpus=int(baseline.group(1)), batch=together)
         found.append(split.tokens_per_s_per_gpu / whole.tokens_per_s_per_gpu)
         notes.append(
             f"{point.text('model')} {point.positive('context'):,.0f}: {1e3 * split.tpot_s:.1f} ms "

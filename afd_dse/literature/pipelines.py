@@ -7,11 +7,13 @@ from afd_dse.errors import InputError, Problem
 from afd_dse.literature.answer import Answer, evaluator
 from afd_dse.literature.rows import Row
 
+_TIMES = ("T_a", "T_e", "T_f", "T_c", "T_c_each_way", "T_c_out", "T_c_back")
+
 
 @evaluator
 def min_micro_batches(row: Row) -> Answer:
     """Micro-batches that keep the slowest station busy: attention and experts alike, a link each way."""
-    inputs = row.inputs
+    inputs = row.inputs.in_one_unit(*_TIMES)
     link = inputs.at_least_zero("Tc_over_Tf", "T_c_each_way", "T_c")[0]
     experts = inputs.positive("T_f", "T_e", default=1.0)
     attention = inputs.positive("T_a", default=experts)
@@ -22,8 +24,8 @@ def min_micro_batches(row: Row) -> Answer:
 
 @evaluator
 def closed_pipeline_total(row: Row) -> Answer:
-    """Time of a step of m micro-batches through L layers of attention, link, experts, link."""
-    inputs = row.inputs
+    """Time of a step of m micro-batches through L layers of attention, link, experts, link, in the row's unit."""
+    inputs = row.inputs.in_one_unit(*_TIMES)
     link = inputs.number("T_c_each_way", "T_c", default=0.0)
     times = (
         inputs.number("T_a"),

@@ -1,6 +1,7 @@
 """The best plans of disaggregated and of colocated decode against each other (MegaScale-Infer, arXiv 2504.02263)."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from afd_dse.literature.cases import (
     framework_of,
     job_of,
 )
-from afd_dse.literature.rows import Inputs, Row
+from afd_dse.literature.rows import Inputs, Row, finite
 from afd_dse.operators.latency import IntArray
 from afd_dse.search.layouts import with_loads
 from afd_dse.spec.cells import parse_partition, partition_index
@@ -32,6 +33,7 @@ from afd_dse.spec.job import Job
 # Batches of a colocated replica: 32 an octave, so that its best load is met within one per cent.
 _BATCHES = 2.0 ** (np.arange(12 * 32 + 1) / 32.0)
 _EXPERT_CUTS = (1, 2, 4, 8, 16)
+_GPUS = 64
 _FROM_ZERO = ("attention_pool", "ffn_pool", "redundant", "expert_policy")
 
 
@@ -102,8 +104,12 @@ def _models(inputs: Inputs) -> list[str]:
 def _limited_job(row: Row, model: str, hardware: Any) -> Job:
     """The job of one model under the row's lengths and TPOT, on as many GPUs as ``64 x A100`` says (64)."""
     inputs = row.inputs
-    count = re.match(r"\s*(\d+)\s*[x×]", inputs.text("gpus", default="64 x"))
-    gpus = int(count.group(1)) if count else 64
+    stated = inputs.raw("gpus", default=_GPUS)
+    count = re.match(r"\s*(\d+)\s*[x×]", stated) if isinstance(stated, str) else None
+    plain = (
+        _GPUS if isinstance(stated, str) and finite(stated) is None else inputs.whole("gpus", default=_GPUS)
+    )
+    gpus = int(count.group(1)) if count else plain
     return job_of(
         model,
         hardware,
@@ -136,7 +142,7 @@ def micro_batch_gain(row: Row) -> Answer:
     hardware = accelerator_of(row, "hardware", default="a100_sxm")
     gains: list[list[float]] = []
     notes = []
-    pairs = [(int(a), int(b)) for a, b in inputs.items("from_to", default=[[1, 2], [2, 3]])]
+    pairs = _steps_of(inputs)
     for model in _models(inputs):
         job = _limited_job(row, model, hardware)
         best = best_decode(job, SPLIT)
@@ -163,11 +169,24 @@ def micro_batch_gain(row: Row) -> Answer:
     return Answer.of(*first, *(float(gain) for gain in table[:, -1]), note="; ".join(notes))
 
 
+def _steps_of(inputs: Inputs) -> list[tuple[int, int]]:
+    """Pairs of counts of micro-batches, from and to; one pair may stand alone."""
+    stated = inputs.items("from_to", default=[[1, 2], [2, 3]])
+    listed = stated if all(isinstance(pair, list) for pair in stated) else [stated]
+    found = []
+    for pair in listed:
+        counts = Inputs({"from_to": pair}).counts("from_to")
+        if len(counts) != 2:
+            raise InputError(Problem("inputs.from_to", pair, "is no pair", "give [from, to]"))
+        found.append((int(counts[0]), int(counts[1])))
+    return found
+
+
 @evaluator
 def mode_speedup_per_cost(row: Row) -> Answer:
     """Tokens/s per dollar of decode disaggregated over two kinds of GPU against colocated decode, of the best model."""
     inputs = row.inputs
-    prices = inputs.mapping("price")
+    prices = inputs.mapping("price") if inputs.has("price") else {}
     parts = [_priced(prices, inputs.text(role)) for role in ("attention", "experts")]
     colocated = _priced(prices, inputs.text("baseline").split()[0])
     found, notes = [], []
@@ -189,5 +208,6 @@ def mode_speedup_per_cost(row: Row) -> Answer:
     return Answer.of(max(found), note="; ".join(notes))
 
 
-def _priced(prices: Any, name: str) -> dict[str, Any]:
-    return {"base": name, "usd_per_gpu_hour": float(prices[name])}
+def _priced(prices: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A part at the row's price, at the catalogue's where the row states none."""
+    return {"base": name} | ({"usd_per_gpu_hour": float(prices[name])} if name in prices else {})

@@ -37,7 +37,7 @@ def best_ratio(row: Row) -> Answer:
     inputs = row.inputs
     hardware = accelerator_of(row, "hardware")
     m, node = inputs.whole("m", default=2), node_gpus(hardware)
-    cases = inputs.items("cases") if inputs.has("cases") else _cases_in(row)
+    cases = _cases(row)
     found, notes = [], []
     for model, context in cases:
         job = job_of(
@@ -59,8 +59,17 @@ def best_ratio(row: Row) -> Answer:
     return Answer.of(*found, note="tokens/s per GPU by ratio; " + "; ".join(notes))
 
 
-def _cases_in(row: Row) -> list[tuple[str, float]]:
-    """Models and contexts from a description such as ``(Qwen3-235B 8K, 16K; MiniMax-M2.5 8K, 16K)``."""
+def _cases(row: Row) -> list[Any]:
+    """Pairs of model and context: ``cases``, every model at every context, or those of the description.
+
+    Which reads ``(Qwen3-235B 8K, 16K; MiniMax-M2.5 8K, 16K)``.
+    """
+    inputs = row.inputs
+    if inputs.has("cases"):
+        return inputs.items("cases")
+    if inputs.has("models") or inputs.has("model"):
+        contexts = inputs.numbers("contexts", "context")
+        return [(model, context) for model in inputs.texts("models", "model") for context in contexts]
     found = row.stated(r"\(([^)]*)\)")
     cases: list[tuple[str, float]] = []
     for part in found.group(1).split(";") if found else []:
@@ -105,7 +114,7 @@ def rebalancing_gain(row: Row) -> Answer:
     """
     inputs = row.inputs
     chain = inputs.mapping("max_over_mean")
-    sizes = re.search(r"(\d+)A\s*(\d+)F", inputs.text("layout"))
+    sizes = re.search(r"(\d+)\s*A\s*\+?\s*(\d+)\s*F", inputs.text("layout"))
     if sizes is None:
         raise InputError(
             Problem("inputs.layout", inputs.text("layout"), "is not understood", "write 4P 4A 8F")

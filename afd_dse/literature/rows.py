@@ -12,6 +12,7 @@ from typing import Any
 from afd_dse.architecture.catalogue import load_model
 from afd_dse.architecture.model import ModelArchitecture
 from afd_dse.errors import InputError, Problem
+from afd_dse.literature.units import SECONDS, written
 
 COLUMNS = ("id", "evaluator", "inputs", "expected")
 OPTIONAL = ("system", "quantity", "unit", "tolerance", "kind", "source", "note")
@@ -99,10 +100,13 @@ class Inputs:
         return value
 
     def scaled(self, units: Mapping[str, float], default: float | None = None) -> float:
-        """A positive quantity in SI under the first of several names, each with its unit: ``{"hbm_tb_s": 1e12}``."""
+        """A positive quantity in SI under the first of several names, each with its unit: ``{"hbm_tb_s": 1e12}``.
+
+        A unit behind the value (``"864 GB/s"``) counts instead of the name's.
+        """
         for name, unit in units.items():
             if self.has(name):
-                return self.positive(name) * unit
+                return written(self.raw(name)) or self.positive(name) * unit
         if default is None:
             raise InputError(
                 Problem(f"inputs.{next(iter(units))}", None, "is missing", f"state one of {', '.join(units)}")
@@ -129,6 +133,28 @@ class Inputs:
         if not isinstance(value, Mapping) or not value:
             raise InputError(Problem(f"inputs.{names[0]}", value, "is not a mapping", "give {name: value}"))
         return value
+
+    def in_one_unit(self, *stems: str) -> "Inputs":
+        """These inputs with the ending of a time (``_us``) off the names that begin with ``stems``.
+
+        A problem where two of them are in different units.
+        """
+        ends = {
+            name: name[len(stem) + 1 :]
+            for name in self.values
+            for stem in stems
+            if name.startswith(f"{stem}_") and name[len(stem) + 1 :] in SECONDS
+        }
+        if len(set(ends.values())) > 1:
+            raise InputError(
+                Problem(f"inputs.{next(iter(ends))}", list(ends), "are in different units", "use one unit")
+            )
+        self.used.update(ends)
+        plain = {
+            name.removesuffix(f"_{ends[name]}") if name in ends else name: x
+            for name, x in self.values.items()
+        }
+        return Inputs(plain, self.used)
 
     def nics(self, name: str) -> float:
         """Bytes/s of the NICs of a node, written ``8x400Gb/s``."""
@@ -174,14 +200,15 @@ class Row:
         """Where the row's description states something that its inputs leave out."""
         return re.search(pattern, self.quantity, re.IGNORECASE)
 
-    def listed(self, name: str, pattern: str, default: list[float] | None = None) -> list[float]:
-        """Numbers from the input ``name``, else from the description after ``pattern``."""
-        if self.inputs.has(name):
-            return self.inputs.numbers(name)
+    def listed(self, names: str, pattern: str, default: list[float] | None = None) -> list[float]:
+        """Numbers from an input of ``names`` (blanks between), else from the description after ``pattern``."""
+        spelled = names.split()
+        if any(map(self.inputs.has, spelled)):
+            return self.inputs.numbers(*spelled)
         found = self.stated(pattern + r"\s*=?\s*((?:\d+(?:\.\d+)?K?\s*(?:,|;|and)?\s*)+)")
         if found is not None:
             return [number(text) for text in re.findall(r"\d+(?:\.\d+)?K?", found.group(1))]
-        return self.inputs.numbers(name, default=default)
+        return self.inputs.numbers(*spelled, default=default)
 
 
 def number(text: str) -> float:

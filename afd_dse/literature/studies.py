@@ -23,6 +23,8 @@ from afd_dse.spec.job import Job
 from afd_dse.spec.modes import resolve_mode
 
 _EIGHT_BIT = {"gemm": "fp8_block", "moe": "fp8_block"}
+# AIC++ extends a planner that takes a cache of eight bits for every checkpoint of eight bits (aiconfigurator 0.12).
+_PLANNED = _EIGHT_BIT | {"kv_cache": "fp8"}
 _GIB = 2.0**30
 
 
@@ -37,8 +39,8 @@ class Requests:
 def _requests(inputs: Inputs) -> Requests:
     """The workload that a row states itself."""
     workload: dict[str, Any] = {
-        "input_tokens": _lengths(inputs, "isl"),
-        "output_tokens": _lengths(inputs, "osl"),
+        "input_tokens": _lengths(inputs, "isl", "input_tokens"),
+        "output_tokens": _lengths(inputs, "osl", "output_tokens"),
         "prefix_tokens": inputs.number("prefix", "prefix_tokens", default=0.0),
     }
     if inputs.has("prefix_sharing"):
@@ -47,8 +49,8 @@ def _requests(inputs: Inputs) -> Requests:
     return Requests(workload, slo)
 
 
-def _lengths(inputs: Inputs, name: str) -> Any:
-    mean = inputs.positive(name, f"{name}_mean")
+def _lengths(inputs: Inputs, name: str, other: str) -> Any:
+    mean = inputs.positive(name, f"{name}_mean", other)
     return {"mean": mean, "cv": inputs.number(f"{name}_cv")} if inputs.has(f"{name}_cv") else mean
 
 
@@ -113,6 +115,7 @@ def _job(
     gpus: int,
     modes: Any = "all",
     space: str = "default",
+    dtypes: dict[str, str] = _PLANNED,
 ) -> Job:
     """The job of one search; eight-bit weights, as these studies use them. ``inputs.space`` names another space."""
     return job_of(
@@ -122,7 +125,7 @@ def _job(
         gpus=gpus,
         workload=requests.workload,
         slo=requests.slo,
-        quantization=_EIGHT_BIT | cache_type(row.inputs),
+        quantization=dtypes | cache_type(row.inputs),
         search={
             "modes": modes,
             "objective": "total_throughput",
@@ -181,7 +184,7 @@ def _goodput_order(row: Row) -> Answer:
     names = row.inputs.texts("modes", default=list(ORDERED))
     compared = {name: preset_of(name) for name in names}
     modes = list(dict.fromkeys(compared.values()))
-    job = _job(row, _model(row), _requests(row.inputs), gpus=_gpus(row), modes=modes)
+    job = _job(row, _model(row), _requests(row.inputs), gpus=_gpus(row), modes=modes, dtypes=_EIGHT_BIT)
     best = optimize(job).document["best_per_mode"]
     rates: dict[str, float] = {}
     notes = []
@@ -266,10 +269,13 @@ def _cell_gpus(deployment: Mapping[str, Any], cell: str) -> int:
 
 
 def _split_cases(row: Row) -> list[tuple[str, Requests, str]]:
-    """Model and workload of each case, from ``inputs.cases`` or the description; the last workload named goes on."""
+    """Model and workload of each case: ``cases``, the row's, or the description's; the last workload named goes on."""
     if row.inputs.has("cases"):
         cases = [row.inputs.part("cases", case) for case in row.inputs.items("cases")]
         return [(case.text("model"), _requests(case), case.text("model")) for case in cases]
+    if row.inputs.has("isl") or row.inputs.has("input_tokens"):
+        alone = _model(row)
+        return [(alone, _requests(row.inputs), alone)]
     found: list[tuple[str, Requests, str]] = []
     current: Requests | None = None
     for part in row.quantity.split(";"):
@@ -295,15 +301,29 @@ def feasibility(row: Row) -> Answer:
 def _weights_fit(row: Row) -> Answer:
     """Every group that holds FFN needs a copy of the experts; attention weights apart count as nothing."""
     inputs = row.inputs
-    name, partition = resolve_mode(inputs.text("mode"), "inputs.mode")
+    name, partition = resolve_mode(inputs.text("mode", default=_mode_in(row.quantity)), "inputs.mode")
     hardware = accelerator_of(row, "hardware")
     accelerator = load_accelerator(hardware if isinstance(hardware, str) else str(hardware["base"]))
     memory = inputs.positive("hbm_gib") * _GIB if inputs.has("hbm_gib") else accelerator.hbm_bytes
     groups = parse_partition(partition).groups
     copies = sum(any(cell in FFN_CELL for cell in group) for group in groups)
-    needed, there = copies * inputs.positive("weights_gb") * 1e9, inputs.whole("gpus") * memory
+    needed, there = copies * inputs.positive("weights_gb") * 1e9, _gpus(row) * memory
     note = f"{copies} cop{'y' if copies == 1 else 'ies'} take {needed / 1e9:.0f} GB of {there / 1e9:.0f} GB in {name}"
     return Answer.of("feasible" if needed <= there else "infeasible (memory)", note=note)
+
+
+def _mode_in(text: str) -> str | None:
+    """The longest of up to three words of ``text`` that names a way to serve."""
+    words = re.findall(r"[\w+-]+", text)
+    for length in (3, 2, 1):
+        for start in range(len(words) - length + 1):
+            name = " ".join(words[start : start + length])
+            try:
+                preset_of(name)
+            except InputError:
+                continue
+            return name
+    return None
 
 
 def _workload_fits(row: Row) -> Answer:

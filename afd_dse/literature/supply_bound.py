@@ -7,11 +7,18 @@ from afd_dse.cost import imbalance
 from afd_dse.errors import InputError, Problem
 from afd_dse.literature.answer import Answer, evaluator
 from afd_dse.literature.rows import Inputs, Row
+from afd_dse.literature.units import BYTES_PER_S, FLOPS, named
 from afd_dse.network import supply
 from afd_dse.network.hardware import CATALOGUE, SupplyHardware, supply_hardware
 from afd_dse.spec.profiles import load_profile
 
 _PROFILE = "baidu"
+_NODES = ("ffn_nodes", "N_F", "n_f")
+_RATES = {
+    "scale_out_bytes_per_s": named(BYTES_PER_S, "scale_out"),
+    "scale_up_bytes_per_s": named(BYTES_PER_S, "scale_up"),
+}
+_PEAKS = named(FLOPS, "fp8", "peak", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ def _experts(inputs: Inputs) -> _Experts:
     stated = {
         "experts": ("num_experts", "experts"),
         "topk": ("topk", "top_k"),
-        "intermediate": ("moe_intermediate_size", "intermediate"),
+        "intermediate": ("moe_intermediate_size", "intermediate", "intermediate_size"),
     }
     given = {key: inputs.whole(*names) for key, names in stated.items() if any(inputs.has(n) for n in names)}
     if len(given) < len(stated):
@@ -55,24 +62,19 @@ def _hardware(inputs: Inputs) -> SupplyHardware:
     A part that the paper does not count, where the row names no profile, is as the catalogue has it.
     """
     names = ("hardware", "accelerator")
-    rates = {
-        "scale_out_bytes_per_s": {"scale_out_gb_s": 1e9, "scale_out_bytes_s": 1.0},
-        "scale_up_bytes_per_s": {"scale_up_gb_s": 1e9, "scale_up_bytes_s": 1.0},
-    }
-    peaks = {"fp8_tflops": 1e12, "peak_tflops": 1e12, "peak_flops": 1.0}
     if any(inputs.has(name) for name in names):
         name, profile = inputs.text(*names), inputs.text("profile", default=_PROFILE)
         if not inputs.has("profile") and not load_profile(profile).has(name):
             profile = CATALOGUE
         base = supply_hardware(name, profile)
         links = base.fabric
-        stated = {key: inputs.scaled(units, default=getattr(links, key)) for key, units in rates.items()}
+        stated = {key: inputs.scaled(units, default=getattr(links, key)) for key, units in _RATES.items()}
         nodes = inputs.whole("gpus_per_node", "node_gpus", default=links.node_gpus)
-        peak = inputs.scaled(peaks, default=base.peak_flops)
+        peak = inputs.scaled(_PEAKS, default=base.peak_flops)
         return replace(base, fabric=replace(links, node_gpus=nodes, **stated), peak_flops=peak)
-    stated = {key: inputs.scaled(units) for key, units in rates.items()}
+    stated = {key: inputs.scaled(units) for key, units in _RATES.items()}
     fabric = supply.Fabric(**stated, node_gpus=inputs.whole("gpus_per_node", "node_gpus", default=8))
-    return SupplyHardware("as stated", "row", fabric, inputs.scaled(peaks), "the row")
+    return SupplyHardware("as stated", "row", fabric, inputs.scaled(_PEAKS), "the row")
 
 
 def _counted(hardware: SupplyHardware) -> str:
@@ -87,7 +89,7 @@ def hfu_bound(row: Row) -> Answer:
     experts, hardware = _experts(inputs), _hardware(inputs)
     found = supply.hfu_bound(
         hardware.fabric,
-        inputs.counts("ffn_nodes"),
+        inputs.counts(*_NODES),
         topk=experts.topk,
         intermediate=experts.intermediate,
         peak_flops=hardware.peak_flops,
@@ -106,7 +108,7 @@ def hfu_intensity_ratio(row: Row) -> Answer:
     experts, hardware = _experts(inputs), _hardware(inputs)
     ends = supply.boundaries(hardware.fabric, topk=experts.topk, experts=experts.experts)
     found = supply.relative_intensity(
-        hardware.fabric, inputs.counts("ffn_nodes"), topk=experts.topk, experts=experts.experts
+        hardware.fabric, inputs.counts(*_NODES), topk=experts.topk, experts=experts.experts
     )
     note = f"boundaries {ends.scale_out_full:g}, {ends.no_reuse:g}, {ends.one_expert:g} FFN nodes"
     note = "; ".join(text for text in (note, _counted(hardware)) if text)

@@ -49,6 +49,11 @@ MODELS: dict[str, tuple[int, Mla]] = {
 # as many.
 SPIKE = 1.2
 
+# Efficiency of the indexer's share of a block: what longer prefixes add to SGLang's blocks of one to four prompts with
+# at least 2,048 new tokens, from 16k to 164k cached tokens, on all six accelerators (0.35 to 0.55; the quadratic part
+# of TensorRT-LLM's longest prompts gives 0.34).
+INDEXER_EFFICIENCY = 0.4
+
 SCORE_DTYPE = "fp8"
 SCORE_BYTES = 4.0  # a score is a float32, written by the scoring kernel and read by the selection
 
@@ -125,13 +130,15 @@ class DsaTable:
     """Surfaces of one model, types and phase.
 
     Keys are (dense?, heads, batch) in prefill, over (tokens, prefix + 1); (False, heads, 1) in decode, over (batch,
-    context). Prefill computes densely up to ``dense_context`` tokens a sequence and ``dense_tokens`` in all.
+    context). Prefill computes densely up to ``dense_context`` tokens a sequence and ``dense_tokens`` in all;
+    ``reach`` is the longest prefix measured for each number of tokens (decode: sequences), by batch (decode: 1).
     """
 
     surfaces: Surfaces
     keys: dict[tuple[bool, int, int], int]
     heads: FloatArray
     batches: dict[bool, FloatArray]
+    reach: dict[int, tuple[FloatArray, FloatArray]]
     dtypes: BlockDtypes
     dense_context: float
     dense_tokens: float
@@ -213,12 +220,42 @@ def dsa_table(
         {triple: number for number, triple in enumerate(triple_list)},
         np.unique(heads).astype(np.float64),
         {kind: np.unique(distinct[distinct[:, 0] == kind, 2]).astype(np.float64) for kind in (False, True)},
+        _reach(*(column[~dense] for column in (triples[:, 2], isl if context_phase else batch, step))),
         types,
         float((isl + step)[dense].max(initial=0.0)),
         float((batch * (isl + step))[dense].max(initial=0.0)),
         overhead > 0.0,
         same_model,
     )
+
+
+def _reach(
+    batch: IntArray, tokens: npt.NDArray[np.generic], prefix: FloatArray
+) -> dict[int, tuple[FloatArray, FloatArray]]:
+    """Token counts measured at each batch, ascending, and the longest prefix of each."""
+    found = {}
+    for size in np.unique(batch):
+        rows = batch == size
+        lengths, which = np.unique(tokens[rows].astype(np.float64), return_inverse=True)
+        longest = np.zeros(len(lengths))
+        np.maximum.at(longest, which.reshape(-1), prefix[rows])
+        found[int(size)] = (lengths, longest)
+    return found
+
+
+def _reached(table: DsaTable, batch: FloatArray, tokens: FloatArray) -> FloatArray:
+    """Longest prefix [n] up to which the surfaces between neighbouring batches and token counts are measured."""
+    neighbours, _, _ = blend_counts(table.batches[False], batch)
+    found = np.full(len(batch), np.inf)
+    for column in (0, 1):
+        sizes = table.batches[False][neighbours[:, column]]
+        for size in np.unique(sizes):
+            rows = sizes == size
+            lengths, longest = table.reach[int(size)]
+            after = np.minimum(np.searchsorted(lengths, tokens[rows]), len(lengths) - 1)
+            before = np.where(lengths[after] > tokens[rows], np.maximum(after - 1, 0), after)
+            found[rows] = np.minimum(found[rows], np.minimum(longest[before], longest[after]))
+    return found
 
 
 def _find(
@@ -293,11 +330,99 @@ def _latency(
     else:
         blend, u, v = _blend(table, own, heads, np.ones_like(batch), dense), batch, prefix + 1.0
     latency = answer(light, table.surfaces(blend, u, v), blend.claim)
+    if op == "dsa_context_module":
+        latency = _longer_prefix(database, table, blend, mla, hidden, latency, light, ~dense, **shape)
+    else:
+        latency = _longer_context(database, table, blend, mla, hidden, latency, **shape)
     if table.dtypes.gemm == dtypes.gemm:
         return latency
     pairs = [*projections(mla, hidden, heads, context_phase=False), *index_projections(mla, hidden)]
     least = block_light(database.accelerator, mla, hidden, dtypes, dense=dense, **shape)
     return swap_projections(database, latency, batch * tokens, pairs, table.dtypes.gemm, dtypes.gemm, least)
+
+
+def _longer_prefix(
+    database: OperatorSource,
+    table: DsaTable,
+    blend: Blend,
+    mla: Mla,
+    hidden: int,
+    latency: Latency,
+    light: FloatArray,
+    sparse: npt.NDArray[np.bool_],
+    **shape: FloatArray,
+) -> Latency:
+    """``latency`` with the rows [n] mended whose prefix is longer than any measured and calls for the indexer.
+
+    The block at the longest measured prefix, and what the rest of the prefix adds: chosen keys at the efficiency of the
+    block where the indexer works, scores at the indexer's. A short block is bound by launches: its efficiency, held
+    for half a million tokens, would make it up to 25 times too slow.
+    """
+    batch, tokens, prefix = shape["batch"], shape["tokens"], shape["prefix"]
+    start = np.minimum(_reached(table, batch, tokens), prefix)
+    rows = np.flatnonzero(sparse & (prefix > start) & (tokens + prefix > mla.index_topk))
+    if not len(rows):
+        return latency
+    part, keys = {name: column[rows] for name, column in shape.items()}, _keys_of(blend, rows)
+    near = part | {"prefix": start[rows]}
+    base = block_light(database.accelerator, mla, hidden, table.dtypes, **near)
+    measured = answer(base, table.surfaces(keys, part["tokens"], near["prefix"] + 1.0), keys.claim)
+    long = np.maximum(part["tokens"], 2.0 * mla.index_topk)
+    efficiency = table.surfaces(keys, long, near["prefix"] + 1.0).efficiency
+    scored = [
+        _indexer_light(
+            database.accelerator,
+            mla,
+            each["batch"],
+            attended_pairs(each["tokens"], each["prefix"]),
+            each["tokens"] + each["prefix"],
+        )
+        for each in (near, part)
+    ]
+    index, rest = scored[1] - scored[0], light[rows] - base
+    seconds = measured.seconds + (rest - index) / efficiency + index / INDEXER_EFFICIENCY
+    return _mended(latency, rows, seconds, measured)
+
+
+def _longer_context(
+    database: OperatorSource,
+    table: DsaTable,
+    blend: Blend,
+    mla: Mla,
+    hidden: int,
+    latency: Latency,
+    **shape: FloatArray,
+) -> Latency:
+    """``latency`` of a decode step with the rows [n] mended whose context is longer than any measured.
+
+    Once top-k is full only the scores grow, in proportion to the context: the line through the longest one measured and
+    a quarter of it.
+    """
+    ends = _reached(table, np.ones_like(shape["batch"]), shape["batch"])
+    rows = np.flatnonzero((shape["prefix"] > ends) & (ends >= 4.0 * mla.index_topk))
+    if not len(rows):
+        return latency
+    keys, end = _keys_of(blend, rows), ends[rows]
+
+    def at(context: FloatArray) -> Latency:
+        near = {name: column[rows] for name, column in shape.items()} | {"prefix": context}
+        light = block_light(database.accelerator, mla, hidden, table.dtypes, **near)
+        return answer(light, table.surfaces(keys, near["batch"], context + 1.0), keys.claim)
+
+    last, before = at(end), at(end / 4.0)
+    slope = np.maximum(last.seconds - before.seconds, 0.0) / (0.75 * end)
+    return _mended(latency, rows, last.seconds + slope * (shape["prefix"][rows] - end), last)
+
+
+def _keys_of(blend: Blend, rows: IntArray) -> Blend:
+    return Blend(blend.keys[rows], blend.weights[rows], blend.claim[rows])
+
+
+def _mended(latency: Latency, rows: IntArray, seconds: FloatArray, source: Latency) -> Latency:
+    """``latency`` with other ``seconds`` at ``rows``, as sure as ``source`` but measured nowhere."""
+    every, known = latency.seconds.copy(), latency.provenance.copy()
+    every[rows], known[rows] = seconds, np.maximum(source.provenance, Provenance.INTERPOLATED)
+    return Latency(every, known)
 
 
 def generation(

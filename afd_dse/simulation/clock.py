@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -126,6 +126,7 @@ class _Maker:
     ) -> None:
         self.cache = cache
         self.scenario, self.partition, self.candidate = scenario, partition, candidate
+        self.equal_prompts = _with_workload(scenario, isl_cv=0.0)
         self.chunk = float(candidate.number("chunk_tokens")[0])
         self.batch = float(candidate.number("batch_size")[0])
         self.cuts = {phase: Cut.of(candidate, phase) for phase in Phase}
@@ -237,6 +238,8 @@ class _Maker:
     def _stations(self, scenario: Scenario, phase: Phase, load: StepLoad) -> Stations:
         row = np.zeros(len(load.decode_sequences), dtype=np.int64)
         cut = Cut.of(self.candidate.take(row), phase)
+        # The busiest rank's prompts are axes of the tables: the cost model must not look for it once more.
+        scenario = self.equal_prompts if phase == Phase.PREFILL else scenario
         stations = phase_stations(scenario, cut, phase, self.partition.splits(phase), load)
         return stations if self.cache is None else with_missing_experts(scenario, self.cache, stations)
 
@@ -297,8 +300,8 @@ class _Maker:
 
 def _at_context(scenario: Scenario, context: float) -> Scenario:
     """The scenario with every decoding sequence at ``context`` tokens; operator tables are shared."""
-    workload = replace(
-        scenario.workload,
+    return _with_workload(
+        scenario,
         isl=max(context - 0.5, 0.5),
         osl=1.0,
         prefix=0.0,
@@ -306,7 +309,11 @@ def _at_context(scenario: Scenario, context: float) -> Scenario:
         osl_cv=0.0,
         slot_load=None,
     )
-    other = replace(scenario, workload=workload)
+
+
+def _with_workload(scenario: Scenario, **changes: Any) -> Scenario:
+    """The scenario with another workload and the same operator tables."""
+    other = replace(scenario, workload=replace(scenario.workload, **changes))
     vars(other)["databases"] = scenario.databases
     return other
 

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from afd_dse.cost.barrier import kv_excess
-from afd_dse.cost.engines import decode_alone
+from afd_dse.cost.barrier import busiest_prompts, kv_excess
+from afd_dse.cost.engines import decode_alone, prefill_alone
 from afd_dse.cost.from_job import scenario_from_job
+from afd_dse.cost.phase import Cut, StepLoad, _ranks_with_prompts
 from afd_dse.cost.scenario import Scenario
-from afd_dse.spec.cells import parse_partition
+from afd_dse.cost.stations import AttentionShape
+from afd_dse.spec.cells import Phase, parse_partition
 from afd_dse.spec.load import load_job
 from tests.strategies import block, build, layout, scenario, scenario_names, seeds
 
@@ -118,3 +120,85 @@ def test_requests_traced_whole_load_slots_as_they_are_and_not_as_lognormal_ones(
     assert traced.decode_context == traced.kv_load[0]
     apart = scenario_of({"trace": str(path)}, float(outputs.mean()))
     assert apart.kv_load[0] > 2.0 * traced.kv_load[0]
+    # The prompts' own moments: two lengths, not a lognormal of the same cv.
+    assert traced.prompt_lengths is not None
+    assert traced.prompt_lengths.fourth == pytest.approx(np.mean(prompts.astype(float) ** 4))
+    assert apart.prompt_lengths is not None
+    assert apart.prompt_lengths.fourth > 1.5 * traced.prompt_lengths.fourth
+
+
+def prefill_shape(pieces: float, piece: float, before: float) -> AttentionShape:
+    columns = [np.array([x]) for x in (0, 1, 1, 0.0, 0.0, pieces, piece, before)]
+    return AttentionShape(*columns)
+
+
+@given(
+    st.floats(0.05, 2.0),
+    st.floats(1.0, 20.0),
+    st.floats(16.0, 8192.0),
+    st.floats(0.0, 1e5),
+    st.integers(1, 64),
+)
+def test_the_busiest_rank_has_as_many_prompt_tokens_and_attends_to_more(
+    cv: float, pieces: float, piece: float, prefix: float, ranks: int
+) -> None:
+    case = varied(scenario(), cv, 0.0)
+    case = replace(case, workload=replace(case.workload, isl=piece, prefix=prefix))
+    even = prefill_shape(pieces, piece, prefix)
+    busy = busiest_prompts(case, even, np.array([float(ranks)]))
+    tokens = [np.asarray(s.prefill_sequences) * np.asarray(s.piece) for s in (even, busy)]
+    assert tokens[1] == pytest.approx(tokens[0])
+    own = [np.asarray(s.piece_prefix) + np.asarray(s.piece) / 2.0 - prefix for s in (even, busy)]
+    assert (own[1] >= (1.0 + cv**2) * own[0] * (1.0 - 1e-6) - 1e-6 * prefix).all()
+    assert (np.asarray(busy.piece_prefix) >= prefix * (1.0 - 1e-12) - 1e-6).all()
+    assert (np.asarray(busy.prefill_sequences) >= 1.0).all()
+
+
+def test_equal_prompts_leave_the_shape_as_it_is() -> None:
+    even = prefill_shape(2.0, 512.0, 64.0)
+    assert busiest_prompts(scenario(), even, np.array([8.0])) is even
+
+
+def capacity(case: Scenario, **columns: float) -> float:
+    """Requests/s of one prefill unit over what it would be for equal prompts."""
+    row = layout(
+        case,
+        PD,
+        np.random.default_rng(1),
+        plain=True,
+        prefill_tp=1,
+        prefill_ep=columns["prefill_dp"],
+        **columns,
+    )
+    return float(prefill_alone(case, PD, row)[0].capacity[0])
+
+
+PD = parse_partition("PA PF | DA DF")
+
+
+def test_uneven_prompts_cost_prefill_capacity_the_more_the_more_ranks_wait() -> None:
+    even, uneven = (build(isl={"mean": 8192, "cv": cv}, osl=64) for cv in (0.0, 1.0))
+    left = [
+        capacity(uneven, prefill_dp=dp, chunk_tokens=8192) / capacity(even, prefill_dp=dp, chunk_tokens=8192)
+        for dp in (1, 4, 16)
+    ]
+    assert 1.0 > left[0] > left[1] > left[2] > 0.2
+
+
+def test_a_prompt_that_travels_alone_waits_for_no_other_rank() -> None:
+    """The others have nothing to do: a lone prompt's attention does not depend on how many there are."""
+    uneven = build(isl={"mean": 4096, "cv": 1.0}, osl=64)
+    lone, full = prefill_shape(1.0, 4096.0, 0.0), prefill_shape(2.0, 4096.0, 0.0)
+    for ranks in (2, 16):
+        cut = Cut.of(
+            layout(uneven, PD, np.random.default_rng(1), plain=True, prefill_dp=ranks, prefill_ep=ranks),
+            Phase.PREFILL,
+        )
+        one, every = (
+            _ranks_with_prompts(cut, StepLoad(*(np.array([x]) for x in (0.0, 1.0, 4096.0, 0.0, tokens))))
+            for tokens in (4096.0 / ranks, 4096.0)
+        )
+        assert one == pytest.approx(1.0)
+        assert every == pytest.approx(ranks)
+    assert busiest_prompts(uneven, lone, np.array([1.0])).piece_prefix == pytest.approx(2048.0)
+    assert (np.asarray(busiest_prompts(uneven, full, np.array([16.0])).piece_prefix) > 4096.0).all()

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from afd_dse.cost.engines import cut_prompts
 from afd_dse.cost.evaluate import evaluate
-from afd_dse.spec.cells import PARTITIONS
+from afd_dse.cost.phase import Cut, StepLoad, phase_stations
+from afd_dse.spec.cells import PARTITIONS, Phase, parse_partition
 from tests.strategies import build, layout, scenario
 
 
@@ -44,3 +45,29 @@ def test_tokens_per_step_are_conserved_under_chunking() -> None:
         found = evaluate(case, one.replace(batch_size=batch)).metrics
         room = 2048.0 - batch
         assert found["prefill_utilization"][0] == pytest.approx(batch * 4096 / 512 / room, rel=1e-6)
+
+
+def test_a_step_that_carries_prompts_exchanges_as_prefill_does_and_one_without_as_decode() -> None:
+    """On two nodes low-latency kernels send a copy to every expert's GPU: many prompt tokens would take far longer."""
+    case, together = build(isl=4096, osl=512), parse_partition("PA PF DA DF")
+    row = layout(
+        case,
+        together,
+        np.random.default_rng(1),
+        plain=True,
+        decode_tp=1,
+        decode_dp=16,
+        decode_moe_tp=1,
+        decode_ep=16,
+        decode_micro_batches=1,
+    )
+    cut = Cut.of(row, Phase.DECODE)
+
+    def exchange(phase: Phase, sequences: float, piece: float) -> float:
+        load = StepLoad(*(np.array([x]) for x in (sequences, float(piece > 0), piece, 0.0, piece)))
+        found = phase_stations(case, cut, phase, False, load)
+        return float(found.to_ffn.seconds[0, -1])
+
+    assert exchange(Phase.DECODE, 0.0, 2048.0) == exchange(Phase.PREFILL, 0.0, 2048.0)
+    assert exchange(Phase.DECODE, 64.0, 0.0) < exchange(Phase.PREFILL, 0.0, 64.0)
+    assert exchange(Phase.DECODE, 2048.0, 0.0) > 1.5 * exchange(Phase.DECODE, 0.0, 2048.0)

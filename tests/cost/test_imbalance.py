@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr
 
 from afd_dse.cost.imbalance import (
     LengthMoments,
+    attended_growth,
+    attended_moments,
     barrier_overhead,
     expected_max,
     gaussian_maximum,
     kv_load_moments,
+    lognormal_maximum,
     node_discrete_efficiency,
     optimal_attention_ratio,
     paired_kv_load_moments,
@@ -152,3 +156,82 @@ def test_whole_nodes_lose_no_less_than_the_continuous_rebalancing(n_a: int, n_f:
     continuous = sigma * (n_a + n_f) / (sigma * n_a + n_f)
     assert sigma - 1e-9 <= efficiency <= continuous + 1e-9
     assert node_discrete_efficiency(n_a, n_f, 1.0) == pytest.approx(1.0)
+
+
+def attended_in_windows(lengths: np.ndarray, tokens: float) -> np.ndarray:
+    """What each ``tokens`` in a row of a long queue of prompts attend to in their own prompts: ∫ age."""
+    ends = np.cumsum(lengths)
+    cut = np.arange(0.0, ends[-1], tokens)
+    prompt = np.searchsorted(ends, cut, side="right")
+    cut, prompt = cut[prompt < len(lengths)], prompt[prompt < len(lengths)]
+    before = np.concatenate([[0.0], np.cumsum(lengths**2 / 2.0)])
+    return np.diff(before[prompt] + (cut - (ends - lengths)[prompt]) ** 2 / 2.0)
+
+
+def drawn_lengths(kind: str, count: int) -> tuple[np.ndarray, LengthMoments]:
+    rng = np.random.default_rng(3)
+    if kind == "geometric":
+        return rng.geometric(1.0 / 300.0, count).astype(float), LengthMoments.geometric(300.0)
+    if kind == "empirical":
+        seen = np.array([100.0, 200.0, 200.0, 900.0])
+        return rng.choice(seen, count), LengthMoments.empirical(seen)
+    cv = float(kind)
+    sigma = np.sqrt(np.log1p(cv**2))
+    lengths = rng.lognormal(np.log(300.0) - sigma**2 / 2.0, sigma, count)
+    return lengths, LengthMoments.lognormal(300.0, cv)
+
+
+@pytest.mark.parametrize("kind", ["0.3", "0.5", "1.0", "geometric", "empirical"])
+@pytest.mark.parametrize("tokens", [64.0, 512.0, 4096.0])
+def test_the_busiest_rank_of_full_prefill_steps_agrees_with_simulated_queues(
+    kind: str, tokens: float
+) -> None:
+    lengths, moments = drawn_lengths(kind, 400_000)
+    seen = attended_in_windows(lengths, tokens)
+    mean, variance = attended_moments(moments, tokens)
+    assert mean == pytest.approx(seen.mean(), rel=0.02)
+    # Four lengths are far from smooth, and bounded: few ranks of many agree with no fitted distribution.
+    coarse = kind == "empirical"
+    assert np.sqrt(variance) == pytest.approx(seen.std(), rel=0.3 if coarse else 0.15)
+    seen = np.random.default_rng(4).permutation(seen)
+    for ranks in (1, 2, 8, 32):
+        whole = seen[: len(seen) // ranks * ranks].reshape(-1, ranks)
+        simulated = whole.max(axis=1).mean() / (tokens * moments.first / 2.0)
+        assert attended_growth(moments, tokens, ranks) == pytest.approx(
+            simulated, rel=0.3 if coarse else 0.12
+        )
+
+
+@given(st.floats(1.0, 1e6), st.floats(1.0, 1e6), st.integers(1, 512))
+def test_equal_prompts_wait_for_no_other(length: float, tokens: float, ranks: int) -> None:
+    assert attended_growth(LengthMoments.fixed(length), tokens, ranks) == pytest.approx(1.0, abs=1e-6)
+
+
+@given(st.floats(0.01, 3.0), st.floats(1.0, 1e6), st.integers(1, 256))
+def test_more_ranks_wait_longer_and_more_tokens_a_step_even_prompts_out(
+    cv: float, tokens: float, ranks: int
+) -> None:
+    lengths = LengthMoments.lognormal(1000.0, cv)
+    growth = attended_growth(
+        lengths, np.array([tokens, tokens, 2.0 * tokens]), np.array([ranks, ranks + 1, ranks])
+    )
+    # Long prompts are found more often than they arrive, also by a rank alone.
+    assert growth[0] >= (1.0 + cv**2) * (1.0 - 1e-9)
+    assert growth[1] >= growth[0] * (1.0 - 1e-9)
+    assert growth[2] <= growth[0] * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("cv", [0.0, 0.3, 1.0, 4.0])
+def test_the_maximum_of_lognormals_is_exact_for_one_and_two(cv: float) -> None:
+    # E[max of two] = 2·Φ(σ/√2) of mean one.
+    sigma = np.sqrt(np.log1p(cv**2))
+    assert lognormal_maximum(cv, 1) == pytest.approx(1.0, rel=1e-9)
+    assert lognormal_maximum(cv, 2) == pytest.approx(2.0 * ndtr(sigma / np.sqrt(2.0)), rel=1e-9)
+
+
+def test_moments_of_geometric_lengths_are_those_of_draws() -> None:
+    drawn = np.random.default_rng(2).geometric(0.05, 2_000_000).astype(float)
+    for least, seen in ((1, drawn), (0, drawn - 1.0)):
+        found = LengthMoments.geometric(20.0 - (1 - least), least=least)
+        expected = [np.mean(seen**k) for k in (1, 2, 3, 4)]
+        assert [found.first, found.second, found.third, found.fourth] == pytest.approx(expected, rel=0.01)

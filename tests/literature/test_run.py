@@ -16,6 +16,7 @@ from afd_dse.literature.run import literature
 from benchmarks.literature_table import PAGE, ROWS, line, published
 from tests.literature.answers import DIFFERING, LEFT_TO_THE_SCRIPT, SEARCHED, answers
 
+DERIVED = Path(__file__).resolve().parents[1] / "data" / "derived_results.csv"
 DATA = Path(__file__).resolve().parents[1] / "data" / "published_results.csv"
 RENEW = "run python -m benchmarks.literature_table"
 HEADER = ["id", "evaluator", "system", "quantity", "inputs", "expected", "unit", "tolerance", "kind"]
@@ -42,6 +43,13 @@ def test_every_published_row_without_a_search_is_as_published_or_known_to_differ
     wrong = {name: result["note"] for name, result in found.items() if not result["ok"]}
     assert set(wrong) == DIFFERING - SEARCHED - LEFT_TO_THE_SCRIPT, wrong
     assert len(found) == 89 - len(SEARCHED) - len(LEFT_TO_THE_SCRIPT)
+
+
+def test_every_derived_row_is_as_the_formula_says_and_uses_all_its_inputs() -> None:
+    found = literature(DERIVED)["results"]
+    assert len(found) > 80
+    assert {result["id"]: result["note"] for result in found if not result["ok"]} == {}
+    assert [result["id"] for result in found if "not used" in result["note"]] == []
 
 
 @pytest.mark.slow
@@ -126,6 +134,49 @@ def test_rows_with_other_inputs_work_too(
 ) -> None:
     found = answered(tmp_path, evaluator=evaluator, inputs=inputs, expected=expected, tolerance=tolerance)
     assert found["ok"], found
+
+
+_UNIT = {"hardware": "h800", "model": "deepseek-v3", "context": 4096, "m": 2}
+_POINT = {"model": "glm-4.5", "context": 8192, "batch": [48, 32], "M": 3}
+_FULL = {"hardware": "gb200", "candidates": [3, 7]}
+_SPLIT = {"context": 4096, "batch": 3072, "m": 3}
+_SEARCH = {"hardware": "h20", "gpus": 8, "space": "quick"}
+_LENGTHS = {"isl": 512, "osl": 128, "tpot_ms": 50}
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "one", "other"),
+    [
+        ("deployment_throughput", _UNIT | {"ep": 32, "batch_per_gpu": 64}, _UNIT | {"ep": 32, "batch": 2048}),
+        ("deployment_throughput", _SPLIT | {"layout": "1A1F"}, _SPLIT | {"layout": "1A + 1F", "gpus": 16}),
+        ("mode_speedup",
+         {"hardware": "gb200", "points": [_POINT], "m": 2, "baseline": "dp8 ep8"},
+         {"hardware": "gb200", "points": [_POINT], "m": "2", "baseline": "EP8"}),
+        ("best_ratio",
+         _FULL | {"cases": [["minimax-m2.5", 8192]]},
+         _FULL | {"model": "minimax-m2.5", "context": "8K"}),
+        ("best_split",
+         _SEARCH | {"cases": [{"model": "qwen3-30b-a3b", **_LENGTHS}]},
+         _SEARCH | {"model": "qwen3-30b-a3b", "input_tokens": 512, "output_tokens": 128, "tpot_ms": 50}),
+        ("micro_batch_gain",
+         {"hardware": "H20", "gpus": "8 x H20", "model": "qwen3-30b-a3b", "from_to": [[1, 2]]},
+         {"hardware": "H20", "gpus": 8, "models": ["qwen3-30b-a3b"], "from_to": [1, 2]}),
+        ("mode_speedup_per_cost",
+         {"attention": "h20", "experts": "l40s", "baseline": "h20", "model": "qwen3-30b-a3b", "gpus": 8,
+          "price": {"h20": 0.59, "l40s": 0.35}},
+         {"attention": "h20", "experts": "l40s", "baseline": "h20 colocated", "model": "qwen3-30b-a3b", "gpus": 8}),
+    ],
+    ids=["batch", "layout", "baseline", "cases", "split", "steps", "prices"],
+)  # fmt: skip
+def test_what_can_be_said_in_two_ways_is_answered_alike(
+    tmp_path: Path, evaluator: str, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    ours = [
+        answered(tmp_path, evaluator=evaluator, inputs=inputs, expected="1")["ours"]
+        for inputs in (one, other)
+    ]
+    assert ours[0] is not None
+    assert ours[0] == ours[1]
 
 
 def test_a_device_that_the_inputs_leave_out_is_read_from_the_description_or_the_name(tmp_path: Path) -> None:

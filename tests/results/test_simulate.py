@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from afd_dse.errors import InputError
+from afd_dse.results.api import estimate
 from afd_dse.results.simulate import Options, simulate
 from afd_dse.spec.load import load_job
 from tests.results.examples import SMALL, answer, job
@@ -127,3 +128,26 @@ def test_what_has_no_meaning_with_the_arrivals_is_refused(tmp_path: Path) -> Non
     closed = load_job(SMALL | {"workload": SMALL["workload"] | {"arrival": arrival}})
     with pytest.raises(InputError, match="--rate: has no meaning in a closed loop"):
         run(given=closed, requests_per_s=3.0)
+
+
+@pytest.mark.parametrize("cv", [0.5, 1.0])
+def test_ranks_that_wait_for_the_longest_prompt_saturate_where_the_formula_says(cv: float) -> None:
+    ranks, length, chunk = 8, 8000.0, 8192.0
+    given = load_job(
+        {
+            "model": "Qwen3-30B-A3B-FP8",
+            "framework": "sglang",
+            "cluster": {"pools": [{"name": "main", "accelerator": "h100_sxm", "count": 2 * ranks}]},
+            "workload": {"input_tokens": {"mean": length, "cv": cv}, "output_tokens": 2},
+        }
+    )
+    unit = {"gpus": ranks, "tp": 1, "dp": ranks, "ep": ranks}
+    asked = {
+        "mode": "pd",
+        "chunk_tokens": chunk,
+        "groups": [{"cells": cells, **unit} for cells in (["PA", "PF"], ["DA", "DF"])],
+    }
+    found = estimate(given, asked | {"batch_size": 16.0})
+    capacity = ranks * chunk / length / (found["breakdown"]["prefill"]["step_ms"] * 1e-3)
+    flooded = simulate(given, asked | {"requests_per_s": 3.0 * capacity}, Options(requests=1500))
+    assert flooded["requests_per_s"] == pytest.approx(capacity, rel=0.12)
