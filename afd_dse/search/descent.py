@@ -28,8 +28,10 @@ LOADS_AT_ONCE = 2
 TPOT_MARGIN = 0.25
 # The step of the grid on which a limit ends to hold is cut into so many sections, and the one where it ends again. A
 # call costs little more for many rows than for few.
-SECTIONS = 11
-SECTIONINGS = 2
+SECTIONS = 7
+SECTIONINGS = 3
+# What may be the best of its group is narrowed even if TPOT would have to fall so much on the way.
+DIP_NEAR_BEST = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +80,13 @@ class Descent:
         """The same points with some of the steps."""
         return replace(self, low=self.low[steps], high=self.high[steps], end=self.end[steps])
 
-    def beaten(self, dip: float) -> BoolArray:
-        """Whether points that hold beat all that may lie in each step, [m].
+    def beaten(self, dip: float, *, at_any_speed: bool = False) -> BoolArray:
+        """Whether points that hold beat all that may lie in each step, [m]; ``at_any_speed``: in rate alone.
 
         In it TPOT falls by ``dip`` at most, unless its upper end shows that it falls.
         """
         points, low, of = self.points, self.low, self.group[self.layout[self.low]]
-        tpot = points.tpot_s[low] * (1.0 - dip)
+        tpot = np.full(len(low), np.inf) if at_any_speed else points.tpot_s[low] * (1.0 - dip)
         result = (self.high < 0) | (points.tpot_s[self.high] >= points.tpot_s[low])
         for number, front in enumerate(self.fronts):
             most = points.rates[low, number] * self.end / self.batch[low] / (1.0 - dip)
@@ -147,7 +149,8 @@ def refine(found: Descent, evaluate: Evaluate, limits_s: Sequence[float]) -> Int
     """Narrow the steps on which a TPOT limit, or another one, ends to hold: as long as what they hold may matter.
 
     Returns which of all points evaluated are those of the grid, or the last one found to hold in a step. Inside a step
-    of the grid a larger batch is taken never to be faster; where holding ends more than once, the first end is found.
+    of the grid a larger batch is taken never to be faster, but for what may be the best; where holding ends more than
+    once, the first end is found.
     """
     grid = len(found.layout)
     parts = []
@@ -159,7 +162,7 @@ def refine(found: Descent, evaluate: Evaluate, limits_s: Sequence[float]) -> Int
     found = found.of(steps)
     last = [np.arange(grid)]
     for _ in range(SECTIONINGS):
-        worth = ~found.beaten(0.0)
+        worth = ~(found.beaten(0.0) & found.beaten(DIP_NEAR_BEST, at_any_speed=True))
         last.append(found.low[~worth])
         found, limit_s = found.of(worth), limit_s[worth]
         found = _sectioned(found, limit_s, evaluate)
