@@ -36,6 +36,29 @@ def draw(scenario: Scenario, space: Space, partition: Partition, rows: int, seed
     return Candidates.of(**{str(name): found[name].to_numpy()[:rows] for name in found.columns})
 
 
+def swept(scenario: Scenario, space: Space, partition: Partition, rows: int, seed: int) -> Candidates:
+    """``rows`` candidates as a walk through the space meets them: drawn ones, each with every batch and fewer replicas.
+
+    What follows on a candidate that :func:`draw` finds differs from it in the batch and in decode's replicas only, or,
+    where some group serves both phases, in the replicas of both.
+    """
+    parts = _parts(scenario, space, partition)
+    batch = next(part.grid for part in parts if Phase.DECODE in part.phases).batch.values()
+    base = draw(scenario, space, partition, max(rows // len(batch), 1), seed)
+    replicas = base.integer("decode_replicas")
+    base = base.take(
+        np.arange(np.searchsorted(np.cumsum(replicas) * len(batch), rows) + 1).clip(max=len(base) - 1)
+    )
+    most = base.integer("decode_replicas")
+    row = np.repeat(np.arange(len(base)), most)
+    fewer = np.arange(len(row)) - (np.cumsum(most) - most)[row] + 1
+    names = ("prefill_replicas", "decode_replicas") if partition.is_joint else ("decode_replicas",)
+    walk = base.take(np.repeat(row, len(batch))).replace(
+        **dict.fromkeys(names, np.repeat(fewer, len(batch))), batch_size=np.tile(batch, len(row))
+    )
+    return walk.take(np.arange(min(rows, len(walk))))
+
+
 class _Part:
     """Groups that are repeated together: those of both phases of a joint partition, else those of one phase."""
 

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -18,8 +19,9 @@ def figures(options: Options) -> Iterator[Figure]:
     """Candidates a second by family of modes, the largest difference to ``estimate``, and memory."""
     rows, blocks = (20_000, 1) if options.quick else (500_000, 3)
     peak = 0.0
-    for family, partition in FAMILIES.items():
-        name, target = f"deployments on one core, {family}", Target("at least", CANDIDATES_PER_S)
+    for (family, partition), walk in product(FAMILIES.items(), (False, True)):
+        order = ", in the order of the space" if walk else ""
+        name, target = f"deployments on one core, {family}{order}", Target("at least", CANDIDATES_PER_S)
         try:
             found = probe(
                 "throughput",
@@ -30,6 +32,7 @@ def figures(options: Options) -> Iterator[Figure]:
                 rows=rows,
                 blocks=options.repeats or blocks,
                 seed=SEED,
+                walk=walk,
             )
         except NotMeasuredError as error:
             yield Figure(GROUP, name, None, "1/s", target, str(error))
@@ -37,7 +40,8 @@ def figures(options: Options) -> Iterator[Figure]:
         peak = max(peak, found["peak_bytes"] / 2**30)
         rate = median(n / cpu for n, cpu in zip(found["rows"], found["cpu_s"], strict=True))
         first = found["first"]["rows"] / found["first"]["cpu_s"]
-        note = f"blocks of {rows:,} random rows; {first:,.0f}/s in the first, which reads the tables"
+        drawn = "all batches and replicas of random layouts" if walk else "random rows"
+        note = f"blocks of {rows:,}, {drawn}; {first:,.0f}/s in the first, which reads the tables"
         yield Figure(GROUP, name, rate, "1/s", target, note, found)
     if peak:
         yield Figure(GROUP, "peak memory", peak, "GiB", Target("at most", MEMORY_GIB))

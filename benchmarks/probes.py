@@ -10,8 +10,12 @@ from typing import Any
 from benchmarks.process import cpu_seconds, peak_bytes
 
 
-def throughput(job: Mapping[str, Any], partition: str, rows: int, blocks: int, seed: int) -> dict[str, Any]:
+def throughput(
+    job: Mapping[str, Any], partition: str, rows: int, blocks: int, seed: int, walk: bool
+) -> dict[str, Any]:
     """Seconds that the evaluator takes for each of ``blocks`` blocks of ``rows`` candidates, every one drawn anew.
+
+    They are drawn one by one, or as a ``walk`` through the space meets them.
 
     A block before them is reported apart: it also reads the tables and looks up most kernels of the space.
     """
@@ -21,14 +25,15 @@ def throughput(job: Mapping[str, Any], partition: str, rows: int, blocks: int, s
     from afd_dse.resources import keep_freed_memory
     from afd_dse.search.space import load_space
     from afd_dse.spec.cells import parse_partition
-    from benchmarks.drawn import draw
+    from benchmarks.drawn import draw, swept
 
     keep_freed_memory()  # as a search does
     asked = load_job(job)
     scenario, space = scenario_from_job(asked), load_space(asked.search.space_path)
     cpu, wall, drawn = [], [], []
     for number in range(blocks + 1):
-        block = draw(scenario, space, parse_partition(partition), rows, seed + number)
+        take = swept if walk else draw
+        block = take(scenario, space, parse_partition(partition), rows, seed + number)
         began, used = time.perf_counter(), cpu_seconds()
         found = evaluate(scenario, block)
         cpu.append(cpu_seconds() - used)

@@ -14,9 +14,9 @@ from afd_dse.results.deployment import deployment_of
 from afd_dse.results.parse import candidates_of
 from afd_dse.search.pool import Found
 from afd_dse.search.space import load_space
-from afd_dse.spec.cells import parse_partition
+from afd_dse.spec.cells import Phase, parse_partition
 from afd_dse.spec.load import load_job
-from benchmarks.drawn import draw
+from benchmarks.drawn import draw, swept
 from benchmarks.jobs import FAMILIES, deepseek
 
 ROWS = 400
@@ -77,3 +77,19 @@ def test_a_space_with_fewer_candidates_than_asked_for_gives_what_it_has() -> Non
     found = draw(cluster(8, 1), small, parse_partition("PA PF DA DF"), 5_000, 0)
     assert 0 < len(found) < 5_000
     assert not table(found).duplicated().any()
+
+
+@pytest.mark.parametrize("partition", FAMILIES.values())
+def test_a_walk_takes_every_batch_and_fewer_replicas_of_what_it_comes_to(partition: str) -> None:
+    scenario, space, kind = cluster(128, 1), load_space("quick"), parse_partition(partition)
+    found = swept(scenario, space, kind, 2_000, 3)
+    assert len(found) == 2_000
+    assert not table(found).duplicated().any()
+    assert set(found.columns["decode_replicas"]) > {1}
+    columns = table(found)
+    rest = columns.drop(columns=["batch_size", "prefill_replicas", "decode_replicas"])
+    first = columns[(rest == rest.iloc[0]).all(axis=1)]
+    grid = space.shared if kind.is_joint and len(kind.groups) > 1 else space.whole
+    if not kind.splits(Phase.DECODE) or kind.is_joint:
+        assert (first.groupby("decode_replicas")["batch_size"].nunique() == len(grid.batch.values())).all()
+    assert sorted(first["decode_replicas"].unique()) == [*range(1, first["decode_replicas"].max() + 1)]
