@@ -46,10 +46,11 @@ def swept(scenario: Scenario, space: Space, partition: Partition, rows: int, see
     parts = _parts(scenario, space, partition)
     batch = next(part.grid for part in parts if Phase.DECODE in part.phases).batch.values()
     base = draw(scenario, space, partition, max(rows // len(batch), 1), seed)
-    replicas = base.integer("decode_replicas")
-    base = base.take(
-        np.arange(np.searchsorted(np.cumsum(replicas) * len(batch), rows) + 1).clip(max=len(base) - 1)
-    )
+    names = ("prefill_replicas", "decode_replicas") if partition.is_joint else ("decode_replicas",)
+    others = [column for name, column in base.columns.items() if name not in (*names, "batch_size")]
+    base = base.take(distinct_rows(others)[0])
+    enough = np.searchsorted(np.cumsum(base.integer("decode_replicas")) * len(batch), rows) + 1
+    base = base.take(np.arange(min(enough, len(base))))
     most = base.integer("decode_replicas")
     row = np.repeat(np.arange(len(base)), most)
     fewer = np.arange(len(row)) - (np.cumsum(most) - most)[row] + 1
