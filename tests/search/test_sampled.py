@@ -80,8 +80,8 @@ def test_sampling_reaches_nearly_the_best_of_a_small_space(partition: Partition)
     ("text", "seeds", "added", "least"),
     [
         ("PA PF DA DF", 1, 1.19, 1.01),
-        ("PA DA | PF DF", 2, 1.19, 0.97),
-        ("PA PF DF | DA", 2, 1.19, 0.99),
+        ("PA DA | PF DF", 1, 1.19, 0.98),
+        ("PA PF DF | DA", 1, 1.19, 0.99),
         ("PA PF | DA | DF", 1, 3.1, 0.98),
     ],
 )

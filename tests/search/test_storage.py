@@ -134,7 +134,7 @@ def _hold(where: str, folder: str) -> None:
         time.sleep(600.0)
 
     sampled.evaluate = never  # type: ignore[assignment]
-    draw(PD, 40, journal=where)
+    draw(PD, 20, journal=where)
 
 
 @pytest.mark.parametrize("kind", ["journal", "sqlite"])
@@ -144,8 +144,8 @@ def test_what_a_killed_process_held_is_done_by_the_one_that_remains(tmp_path: Pa
     victim.start()
     wait_until((tmp_path / "held").exists)
     assert completed(where) == 0
-    # All forty are held: who comes now waits, and takes over when the holder dies.
-    survivor = threading.Thread(target=draw, args=(PD, 40), kwargs={"journal": where})
+    # All twenty are held: who comes now waits, and takes over when the holder dies.
+    survivor = threading.Thread(target=draw, args=(PD, 20), kwargs={"journal": where})
     survivor.start()
     time.sleep(1.0)
     assert survivor.is_alive()
@@ -154,7 +154,7 @@ def test_what_a_killed_process_held_is_done_by_the_one_that_remains(tmp_path: Pa
     victim.join()
     survivor.join(timeout=120.0)
     assert not survivor.is_alive()
-    assert completed(where) == 40
+    assert completed(where) == 20
 
 
 def _draw(where: str, wanted: int, best: "multiprocessing.Queue[float]") -> None:
