@@ -49,7 +49,7 @@ def swept(scenario: Scenario, space: Space, partition: Partition, rows: int, see
     names = ("prefill_replicas", "decode_replicas") if partition.is_joint else ("decode_replicas",)
     others = [column for name, column in base.columns.items() if name not in (*names, "batch_size")]
     base = base.take(distinct_rows(others)[0])
-    enough = np.searchsorted(np.cumsum(base.integer("decode_replicas")) * len(batch), rows) + 1
+    enough = int(np.searchsorted(np.cumsum(base.integer("decode_replicas")) * len(batch), rows)) + 1
     base = base.take(np.arange(min(enough, len(base))))
     most = base.integer("decode_replicas")
     row = np.repeat(np.arange(len(base)), most)
