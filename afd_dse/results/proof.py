@@ -55,9 +55,10 @@ def proof_short(entry: Mapping[str, Any]) -> str:
     found = entry.get("proof")
     if found is None:
         return str(entry["method"])
-    return (
-        f"{found['kind']}, N = {power(found['considered'])}" if found["considered"] else "nothing to search"
-    )
+    if not found["considered"]:
+        return "nothing to search"
+    # What belongs together stays on one line of a narrow column.
+    return f"{found['kind']}, N\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{power(found['considered'])}"
 
 
 def effort(document: Mapping[str, Any]) -> str:
