@@ -51,7 +51,9 @@ def test_a_few_per_cent_of_the_decode_units_span_their_front() -> None:
         whole.units.memory_slack[draw],
         whole.units.gpus_by_pool[draw],
     )
-    assert spanned(DecodeSide(whole.candidates.take(draw), units, few)) < 0.9 * spanned(whole)
+    assert spanned(DecodeSide(whole.candidates.take(draw), units, np.full(few, -1), few)) < 0.9 * spanned(
+        whole
+    )
 
 
 def test_units_are_distinct_counted_and_drawn_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:

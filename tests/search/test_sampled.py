@@ -13,7 +13,7 @@ from afd_dse.search import sampled, study
 from afd_dse.search.encoding import SampledSpace
 from afd_dse.search.moves import gaps, moves, neighbours, priorities
 from afd_dse.search.pool import Found, pareto_rows, scores
-from afd_dse.search.run import search
+from afd_dse.search.run import search, size_of
 from afd_dse.search.sampled import search_sampled
 from afd_dse.search.space import load_space
 from afd_dse.spec.cells import PARTITIONS, Partition, parse_partition
@@ -80,15 +80,15 @@ def test_sampling_reaches_nearly_the_best_of_a_small_space(partition: Partition)
     ("text", "seeds", "added", "least"),
     [
         ("PA PF DA DF", 1, 1.19, 1.01),
-        ("PA DA | PF DF", 1, 1.19, 0.98),
-        ("PA PF DF | DA", 1, 1.19, 0.99),
-        ("PA PF | DA | DF", 1, 3.1, 0.98),
+        ("PA DA | PF DF", 1, 1.19, 0.93),
+        ("PA PF DF | DA", 1, 1.19, 0.96),
+        ("PA PF | DA | DF", 1, 3.1, 0.97),
     ],
 )
-def test_a_fiftieth_of_the_evaluations_spans_the_exact_front(
+def test_a_fiftieth_of_the_evaluations_spans_most_of_the_exact_front(
     text: str, seeds: int, added: float, least: float
 ) -> None:
-    """The exact front is that of the loads of the grid; sampling finds some in between, so it may span more.
+    """A fiftieth of the layouts under every load of the grid. Sampling finds loads in between, so it may span more.
 
     ``added``: evaluations in all for each trial.
     """
@@ -101,6 +101,7 @@ def test_a_fiftieth_of_the_evaluations_spans_the_exact_front(
     where = load_space("default")
     exact = search(case, where, [("mode", partition)], "throughput_per_gpu", method="exhaustive").modes[0]
     assert exact.found is not None
+    whole = size_of(case, where, partition)
     for seed in range(seeds):
         found, evaluated = search_sampled(
             case,
@@ -108,12 +109,12 @@ def test_a_fiftieth_of_the_evaluations_spans_the_exact_front(
             partition,
             "throughput_per_gpu",
             seed=seed,
-            trials=int(0.02 * exact.evaluated / added),
+            trials=int(0.02 * whole / added),
             journal=None,
             progress=lambda rows: None,
         )
         assert found is not None
-        assert evaluated <= 0.02 * exact.evaluated
+        assert evaluated <= 0.02 * whole
         assert volume(case, found) >= least * volume(case, exact.found)
 
 
