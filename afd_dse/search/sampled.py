@@ -46,7 +46,7 @@ from afd_dse.search.study import (
 from afd_dse.search.surrogate import Expected, Surrogate, features, targets
 from afd_dse.spec.cells import Partition
 
-DEFAULT_TRIALS = 4000
+DEFAULT_TRIALS = 800
 # Draws over the whole space that a study begins with, as share of the trials, and at most.
 SPREAD = 0.15
 MOST_SPREAD = 90
@@ -55,7 +55,7 @@ STARTS = 50
 # Share of a generation that a surrogate proposes, once so many candidates are known, and most that it is fitted to.
 PROPOSED = 0.75
 LEARNT = 20
-FITTED = 700
+FITTED = 400
 # Share of a generation that are moves from the front; NSGA-II draws the rest.
 MOVED = 0.1
 # Best layouts by the objective that are moved from as well, and how often relative to the front.
