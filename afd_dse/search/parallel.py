@@ -6,7 +6,10 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext
 from typing import Any, TypeVar
+
+from threadpoolctl import threadpool_limits
 
 Result = TypeVar("Result")
 
@@ -33,6 +36,15 @@ def in_processes(tasks: Sequence[Callable[[], Result]], processes: int) -> list[
         return [task() for task in tasks]
     context = multiprocessing.get_context("fork")
     taken = context.Value("q", 0)
+    # Threads of linear algebra would only wait for each other where every core has a process.
+    with threadpool_limits(1, user_api="blas"):
+        return _shared(tasks, processes, context, taken)
+
+
+def _shared(
+    tasks: Sequence[Callable[[], Result]], processes: int, context: ForkContext, taken: Any
+) -> list[Result]:
+    """The results; ``taken`` counts the tasks that some process has begun."""
 
     def work() -> list[tuple[int, Result]]:
         done: list[tuple[int, Result]] = []
