@@ -71,7 +71,7 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:01.5,20,5\n20
     [
         AZURE.encode(),
         AZURE.encode("utf-8-sig"),
-        gzip.compress(AZURE.encode()),
+        gzip.compress(AZURE.encode(), mtime=0),
         ("\n" + AZURE.replace("\n", "\r\n\r\n") + " ,,\n").encode(),
         AZURE.replace(",", ";").encode(),
         AZURE.replace(",", " \t ").encode(),
