@@ -35,6 +35,18 @@ def with_replicas(candidates: Candidates, replicas: IntArray) -> Candidates:
     return candidates.replace(prefill_replicas=replicas, decode_replicas=replicas)
 
 
+def all_layouts(scenario: Scenario, partition: Partition, grid: Grid) -> tuple[Candidates, int]:
+    """Every layout with every chunk size and way to share and as many replicas as fit; the size of the whole space."""
+    layouts = enumerate_layouts(scenario, partition, tuple(Phase), grid)
+    if not len(layouts):
+        return layouts, 0
+    replicas = most_replicas(scenario, partition, layouts)
+    chunks, ways = np.array(grid.chunk_tokens, dtype=np.float64), sharings(grid, partition)
+    repeated = with_replicas(layouts, replicas)
+    candidates = Candidates.concatenate([expand(repeated, chunks, [way]) for way in ways])
+    return candidates, int(replicas.sum()) * len(chunks) * len(grid.batch.values()) * len(ways)
+
+
 def search_joint(
     scenario: Scenario,
     partition: Partition,
@@ -48,16 +60,10 @@ def search_joint(
     of loads is descended from coarse to fine. Where the job bounds the load all of it is evaluated, also with as many
     replicas as that load needs. The best rows are then tried with every smaller number.
     """
-    layouts = enumerate_layouts(scenario, partition, tuple(Phase), grid)
-    ways = sharings(grid, partition)
-    chunks, batch = np.array(grid.chunk_tokens, dtype=np.float64), grid.batch.values()
-    if not len(layouts):
+    candidates, considered = all_layouts(scenario, partition, grid)
+    if not len(candidates):
         return None, 0, 0
-    replicas = most_replicas(scenario, partition, layouts)
-    considered = int(replicas.sum()) * len(chunks) * len(batch) * len(ways)
-    candidates = Candidates.concatenate(
-        [expand(with_replicas(layouts, replicas), chunks, [way]) for way in ways]
-    )
+    batch = grid.batch.values()
     bounded = scenario.workload.requests_per_s > 0.0 or np.isfinite(scenario.workload.concurrency_limit)
     kept: list[Found] = []
     evaluated = 0
@@ -126,8 +132,13 @@ def refine_batch(
     scenario: Scenario, objective: Objective, found: Found, ratio: float, best: int = 256
 ) -> Found:
     """Raise the batch of the best feasible rows towards the next grid value, as far as every constraint holds."""
-    rows = ranking(scenario, objective, found, best)
-    start = found.candidates.take(rows)
+    return with_largest_batch(
+        scenario, found.candidates.take(ranking(scenario, objective, found, best)), ratio
+    )
+
+
+def with_largest_batch(scenario: Scenario, start: Candidates, ratio: float) -> Found:
+    """Feasible candidates with the largest batch, up to ``ratio`` times their own, that still holds every limit."""
     low: FloatArray = start.number("batch_size")
 
     def holds(tried: IntArray, batch: FloatArray) -> npt.NDArray[np.bool_]:

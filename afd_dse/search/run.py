@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from afd_dse.search.supply import Supplies
 from afd_dse.spec.cells import Partition, Phase
 
 Progress = Callable[[str, int], None]
+Answer = TypeVar("Answer")
 # Below so many candidates a search takes less than sharing it saves.
 PARALLEL_ROWS = 200_000
 NO_GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
@@ -130,15 +131,7 @@ def search(
         )
 
     sizes = {name: size_of(scenario, space, partition) for name, partition in modes}
-    if journal is not None or sum(sizes.values()) < PARALLEL_ROWS:
-        processes = 1
-    # Modes that pair units share their tables, so that they stay together.
-    paired = [mode for mode in modes if not mode[1].is_joint]
-    apart = sorted((mode for mode in modes if mode[1].is_joint), key=lambda mode: -sizes[mode[0]])
-    parts = [part for part in (paired, *([mode] for mode in apart)) if part]
-    tasks = [partial(_outcomes, outcome_of, part) for part in parts]
-    found = {outcome.name: outcome for part in in_processes(tasks, processes) for outcome in part}
-    outcomes = [found[name] for name, _ in modes]
+    outcomes = over_modes(modes, outcome_of, sizes, processes if journal is None else 1)
     used = sorted({outcome.method for outcome in outcomes})
     return SearchOutcome(
         outcomes,
@@ -150,10 +143,26 @@ def search(
     )
 
 
-def _outcomes(
-    outcome_of: Callable[[str, Partition], ModeOutcome], modes: Sequence[tuple[str, Partition]]
-) -> list[ModeOutcome]:
-    return [outcome_of(name, partition) for name, partition in modes]
+def over_modes(
+    modes: Sequence[tuple[str, Partition]],
+    of_mode: Callable[[str, Partition], Answer],
+    sizes: Mapping[str, int],
+    processes: int,
+) -> list[Answer]:
+    """The answers of all modes, in their order; ``processes`` share what is large by ``sizes``, rows by mode."""
+    # Modes that pair units share their tables, so that they stay together.
+    paired = [mode for mode in modes if not mode[1].is_joint]
+    apart = sorted((mode for mode in modes if mode[1].is_joint), key=lambda mode: -sizes[mode[0]])
+    parts = [part for part in (paired, *([mode] for mode in apart)) if part]
+
+    def answers(part: Sequence[tuple[str, Partition]]) -> dict[str, Answer]:
+        return {name: of_mode(name, partition) for name, partition in part}
+
+    several = processes if sum(sizes.values()) >= PARALLEL_ROWS else 1
+    found: dict[str, Answer] = {}
+    for one in in_processes([partial(answers, part) for part in parts], several):
+        found |= one
+    return [found[name] for name, _ in modes]
 
 
 def _enumerated(

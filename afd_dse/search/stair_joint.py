@@ -15,12 +15,12 @@ from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.descent import Points, descend
-from afd_dse.search.joint import most_replicas, points_of, with_replicas
-from afd_dse.search.layouts import BLOCK_ROWS, blocks, enumerate_layouts, expand, sharings
+from afd_dse.search.joint import all_layouts, points_of, with_replicas
+from afd_dse.search.layouts import BLOCK_ROWS, blocks
 from afd_dse.search.pool import Found
 from afd_dse.search.space import Grid
 from afd_dse.search.stair_steps import best_within
-from afd_dse.spec.cells import Partition, Phase
+from afd_dse.spec.cells import Partition
 
 # Rows of a size that are tried first for a number of replicas, and by what that grows.
 FIRST_TRIED, MORE_TRIED = 16, 4
@@ -50,16 +50,10 @@ def joint_steps(
     scenario: Scenario, partition: Partition, grid: Grid, progress: Callable[[int], None]
 ) -> tuple[Found | None, int, int]:
     """Rows among which the steps are, evaluated; the size of the space; and how many rows were computed."""
-    layouts = enumerate_layouts(scenario, partition, tuple(Phase), grid)
-    ways = sharings(grid, partition)
-    chunks, batch = np.array(grid.chunk_tokens, dtype=np.float64), grid.batch.values()
-    if not len(layouts):
+    candidates, considered = all_layouts(scenario, partition, grid)
+    if not len(candidates):
         return None, 0, 0
-    replicas = most_replicas(scenario, partition, layouts)
-    considered = int(replicas.sum()) * len(chunks) * len(batch) * len(ways)
-    candidates = Candidates.concatenate(
-        [expand(with_replicas(layouts, replicas), chunks, [way]) for way in ways]
-    )
+    batch = grid.batch.values()
     kept: list[Found] = []
     computed = 0
 

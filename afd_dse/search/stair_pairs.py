@@ -8,12 +8,12 @@ size.
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.crossing import evaluations, largest_holding
+from afd_dse.search.crossing import evaluations
+from afd_dse.search.joint import with_largest_batch
 from afd_dse.search.pairs import (
     COMBINATION_BLOCK,
     LATENCY_REFINEMENT,
@@ -60,7 +60,7 @@ def paired_steps(
     found = found.take(found.evaluation.feasible)
     if coupled and len(found):
         computed += evaluations(len(found)) + len(found)
-        found = Found.join([found, _raised(scenario, found)])
+        found = Found.join([found, with_largest_batch(scenario, found.candidates, LATENCY_REFINEMENT)])
     return (found if len(found) else None), computed
 
 
@@ -110,14 +110,3 @@ def _pairs(
         admitted = rate[i, k] / many[i]
         tpot = decode.tpot_at(d, admitted)
         yield Paired(pairs, admitted, u.requests_per_s[d], tpot), taken[i, k], rate[i, k]
-
-
-def _raised(scenario: Scenario, found: Found) -> Found:
-    """The rows with the largest batch that still holds every limit."""
-    low: FloatArray = found.candidates.number("batch_size")
-
-    def holds(tried: IntArray, batch: FloatArray) -> npt.NDArray[np.bool_]:
-        return evaluate(scenario, found.candidates.take(tried).replace(batch_size=batch)).feasible
-
-    raised = found.candidates.replace(batch_size=largest_holding(low, low * LATENCY_REFINEMENT, holds))
-    return Found(raised, evaluate(scenario, raised))

@@ -1,8 +1,7 @@
 """The staircase of a job: for every number of GPUs the largest request rate within the SLO, and the deployment."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ import numpy as np
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
 from afd_dse.search.count import deployments
-from afd_dse.search.parallel import in_processes
 from afd_dse.search.pool import Found, simplicity
-from afd_dse.search.run import NO_GRIDS, PARALLEL_ROWS, Progress, UnitTables, grid_of, size_of
+from afd_dse.search.run import NO_GRIDS, Progress, UnitTables, grid_of, over_modes, size_of
 from afd_dse.search.space import Space, load_space, restricted
 from afd_dse.search.stair_joint import joint_steps
 from afd_dse.search.stair_pairs import paired_steps
@@ -84,31 +82,13 @@ def staircase(
                 return _mode(scenario, name, partition, one.name, tables)
         return ModeSteps(name, partition, None, 0, 0, None)
 
-    found = _all(modes, steps_of_mode, {name: size_of(scenario, space, p) for name, p in modes}, processes)
+    sizes = {name: size_of(scenario, space, partition) for name, partition in modes}
+    found = over_modes(modes, steps_of_mode, sizes, processes)
     parts = [(number, mode.found) for number, mode in enumerate(found) if mode.found is not None]
     joined = Found.join([part for _, part in parts]) if parts else None
     mode_of = np.repeat([number for number, _ in parts], [len(part) for _, part in parts]).astype(np.int64)
     rows = np.zeros(0, dtype=np.int64) if joined is None else steps_of(joined)
     return Staircase(found, joined, mode_of, rows, space.name, _explanation(found, space))
-
-
-def _all(
-    modes: Sequence[tuple[str, Partition]],
-    steps_of_mode: Callable[[str, Partition], ModeSteps],
-    sizes: Mapping[str, int],
-    processes: int,
-) -> list[ModeSteps]:
-    """The staircases of all modes. Those that pair units share their tables, so that they stay in one process."""
-    paired = [mode for mode in modes if not mode[1].is_joint]
-    apart = sorted((mode for mode in modes if mode[1].is_joint), key=lambda mode: -sizes[mode[0]])
-
-    def of(part: Sequence[tuple[str, Partition]]) -> list[ModeSteps]:
-        return [steps_of_mode(name, partition) for name, partition in part]
-
-    tasks = [partial(of, part) for part in (paired, *([mode] for mode in apart)) if part]
-    several = processes if sum(sizes.values()) >= PARALLEL_ROWS else 1
-    found = {entry.name: entry for part in in_processes(tasks, several) for entry in part}
-    return [found[name] for name, _ in modes]
 
 
 def _mode(scenario: Scenario, name: str, partition: Partition, space: str, tables: UnitTables) -> ModeSteps:
