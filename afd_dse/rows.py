@@ -87,6 +87,13 @@ def _digits(column: Column) -> tuple[IntArray, int]:
     return digits.astype(np.int64, copy=False), len(known)
 
 
+def ranges(start: IntArray, number: IntArray) -> tuple[IntArray, IntArray]:
+    """The integers of [``start``, ``start + number``) [n], one range after the other, and which range each is of."""
+    of = np.repeat(np.arange(len(number)), number)
+    offset = np.arange(len(of)) - np.repeat(np.cumsum(number) - number, number)
+    return (start[of] + offset).astype(np.int64), of.astype(np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Repeated(Generic[Block]):
     """The distinct rows of a block of columns, and which of them each row of the whole is [n]."""

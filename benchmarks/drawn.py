@@ -8,7 +8,7 @@ import pandas as pd
 from afd_dse.cost.columns import PHASES, POLICIES, Candidates
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
-from afd_dse.rows import distinct_rows
+from afd_dse.rows import distinct_rows, ranges
 from afd_dse.search.space import Grid, Space
 from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, Cell, Partition, Phase, partition_index
 from tests.search.brute_force import cuts
@@ -52,8 +52,7 @@ def swept(scenario: Scenario, space: Space, partition: Partition, rows: int, see
     enough = int(np.searchsorted(np.cumsum(base.integer("decode_replicas")) * len(batch), rows)) + 1
     base = base.take(np.arange(min(enough, len(base))))
     most = base.integer("decode_replicas")
-    row = np.repeat(np.arange(len(base)), most)
-    fewer = np.arange(len(row)) - (np.cumsum(most) - most)[row] + 1
+    fewer, row = ranges(np.ones_like(most), most)
     walk = base.take(np.repeat(row, len(batch))).replace(
         **dict.fromkeys(names, np.repeat(fewer, len(batch))), batch_size=np.tile(batch, len(row))
     )

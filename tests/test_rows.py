@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from afd_dse.rows import distinct_keys
+from afd_dse.rows import distinct_keys, ranges
 
 
 def test_distinct_keys_come_in_order_with_the_rows_that_have_them() -> None:
@@ -14,3 +14,9 @@ def test_distinct_keys_come_in_order_with_the_rows_that_have_them() -> None:
 
 def test_no_rows_have_no_keys() -> None:
     assert distinct_keys(np.empty(0))[0] == []
+
+
+def test_ranges_lie_one_after_the_other() -> None:
+    values, of = ranges(np.array([4, 9, 1]), np.array([3, 0, 2]))
+    assert values.tolist() == [4, 5, 6, 1, 2]
+    assert of.tolist() == [0, 0, 0, 2, 2]

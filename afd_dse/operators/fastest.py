@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from afd_dse.operators.interpolation import CurveSet
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ def fastest(
     its curves. All rows, kernels and curves are looked up at once.
     """
     kernels = [kernel for some in shapes for kernel in some]
-    row, kernel = _spread(np.array([len(some) for some in shapes]), shape)
+    row, kernel = _members(np.array([len(some) for some in shapes]), shape)
     parts = np.array([len(one.curves) for one in kernels])
-    answer, part = _spread(parts, kernel)
+    answer, part = _members(parts, kernel)
     curve, weight, scale = (
         np.array([value for one in kernels for value in getattr(one, name)])[part]
         for name in ("curves", "weights", "scale")
@@ -60,10 +61,7 @@ def fastest(
     return best, hit[np.minimum.reduceat(place, first)]
 
 
-def _spread(counts: IntArray, which: IntArray) -> tuple[IntArray, IntArray]:
+def _members(counts: IntArray, which: IntArray) -> tuple[IntArray, IntArray]:
     """Place in ``which`` and number of each member of the groups ``which`` [n]; group g has ``counts[g]`` members."""
-    many = counts[which]
-    place = np.repeat(np.arange(len(which)), many)
-    start = np.cumsum(many) - many
-    member = np.arange(len(place)) - start[place] + (np.cumsum(counts) - counts)[which[place]]
+    member, place = ranges((np.cumsum(counts) - counts)[which], counts[which])
     return place, member

@@ -49,10 +49,15 @@ def capacity_page(document: Mapping[str, Any]) -> str:
     answer = executive(document)
     first = (bill_card(document), _over_time(document)) if document["feasible"] else ()
     cards = evidence(document)
+    return rendered(f"Capacity plan: {answer.title}", answer, first, cards)
+
+
+def rendered(title: str, answer: Executive, first: Sequence[Card], cards: Sequence[Card]) -> str:
+    """A page that begins with an answer and the cards beside it, and goes on with the other ``cards``."""
     charts = [chart for card in (*first, *cards) for chart in card.charts]
     figures = {chart.key: json.loads(chart.variants[""].to_json()) for chart in charts}
     text: str = template("capacity.html.j2").render(
-        title=f"Capacity plan: {answer.title}",
+        title=title,
         answer=answer,
         first=first,
         cards=cards,

@@ -1,18 +1,14 @@
 """The page of a fleet: the split in numbers and words, the models side by side, their staircases, what is exact."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
-from afd_dse.report.capacity import Executive
+from afd_dse.report.capacity import Executive, rendered
 from afd_dse.report.capacity_cards import given
 from afd_dse.report.cards import Card, Cell, Chart, Table
 from afd_dse.report.figures.fleet import staircases_figure
-from afd_dse.report.html import asset, embedded, template
 from afd_dse.results.asked import pools_text
 from afd_dse.results.words import constraint, count, number, percent
 
@@ -28,20 +24,8 @@ OBJECTIVES = {
 def fleet_page(document: Mapping[str, Any]) -> str:
     """The page as one HTML file that needs no network."""
     answer = executive(document)
-    first = (_shares(document),)
     cards = (_staircases(document), _deployments(document), _exact(document), _file(document))
-    charts = [chart for card in cards for chart in card.charts]
-    text: str = template("capacity.html.j2").render(
-        title=f"Fleet: {answer.title}",
-        answer=answer,
-        first=first,
-        cards=cards,
-        style=Markup(asset("report.css") + asset("capacity.css")),
-        library=Markup(get_plotlyjs()),
-        script=Markup(asset("capacity.js")),
-        charts=embedded({chart.key: json.loads(chart.variants[""].to_json()) for chart in charts}),
-    )
-    return text
+    return rendered(f"Fleet: {answer.title}", answer, (_shares(document),), cards)
 
 
 def models_words(document: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from afd_dse.cost.evaluate import CONSTRAINTS, evaluate, gpus_by_pool
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import ranges
 from afd_dse.search.crossing import evaluations, largest_holding
 from afd_dse.search.descent import TPOT_MARGIN, Points, descend, refine
 from afd_dse.search.layouts import blocks, enumerate_layouts, expand, sharings
@@ -153,9 +154,6 @@ def _fewer_replicas(scenario: Scenario, objective: Objective, found: Found, best
     rows = ranking(scenario, objective, found, best)
     start = found.candidates.take(rows)
     replicas = start.integer("decode_replicas")
-    index = np.repeat(np.arange(len(rows)), replicas)
-    number = (
-        np.concatenate([np.arange(1, r + 1) for r in replicas]) if len(rows) else np.zeros(0, dtype=np.int64)
-    )
-    tried = with_replicas(start.take(index), number.astype(np.int64))
+    number, index = ranges(np.ones_like(replicas), replicas)
+    tried = with_replicas(start.take(index), number)
     return Found(tried, evaluate(scenario, tried))

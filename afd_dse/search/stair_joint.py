@@ -14,10 +14,12 @@ from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import ranges
 from afd_dse.search.descent import Points, descend
 from afd_dse.search.joint import all_layouts, points_of, with_replicas
 from afd_dse.search.layouts import BLOCK_ROWS, blocks
 from afd_dse.search.pool import Found
+from afd_dse.search.sides import codes
 from afd_dse.search.space import Grid
 from afd_dse.search.stair_steps import best_within
 from afd_dse.spec.cells import Partition
@@ -84,7 +86,7 @@ def _by_size(feasible: Found) -> _Units:
     many = feasible.candidates.number("decode_replicas")
     size = feasible.evaluation.gpus_by_pool / many[:, None]
     rate = feasible.evaluation.metrics["requests_per_s"] / many
-    code = np.unique(np.round(size), axis=0, return_inverse=True)[1].reshape(-1)
+    code = codes(np.round(size))
     order = np.lexsort((-rate, code)).astype(np.int64)
     start = np.flatnonzero(np.diff(code[order], prepend=-1)).astype(np.int64)
     stop = np.append(start[1:], len(order)).astype(np.int64)
@@ -140,7 +142,7 @@ class _Search:
         may = np.flatnonzero(rate * ratio > reached)
         size, many, row, reached = size[may], many[may], row[may], reached[may]
         number = np.minimum(u.stop[size] - row, LOOKED_AT)
-        rows, of = _ranges(row, number)
+        rows, of = ranges(row, number)
         worth = u.rate[rows] * many[of] * ratio > reached[of]
         rows, of = rows[worth], of[worth]
         looked = self._evaluated(rows, many[of])
@@ -185,7 +187,7 @@ class _Search:
         width = FIRST_TRIED
         open_ = np.flatnonzero(at < stop)
         while len(open_):
-            rows, of = _ranges(at[open_], np.minimum(stop[open_] - at[open_], width))
+            rows, of = ranges(at[open_], np.minimum(stop[open_] - at[open_], width))
             ok = self._evaluated(rows, replicas[open_][of]).evaluation.feasible
             first = np.full(len(open_), np.iinfo(np.int64).max)
             np.minimum.at(first, of[ok], rows[ok])
@@ -205,10 +207,3 @@ class _Search:
         self.computed += len(rows)
         self._progress(len(rows))
         return Found.join(parts)
-
-
-def _ranges(start: IntArray, number: IntArray) -> tuple[IntArray, IntArray]:
-    """The integers of [start, start + number) one after the other, and which range each belongs to."""
-    of = np.repeat(np.arange(len(start)), number)
-    offset = np.arange(len(of)) - np.repeat(np.cumsum(number) - number, number)
-    return (start[of] + offset).astype(np.int64), of.astype(np.int64)

@@ -6,6 +6,7 @@ import numpy.typing as npt
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.objective import TIE_TOLERANCE
 from afd_dse.search.pareto import front, non_dominated
+from afd_dse.search.sides import codes
 
 # Entries of a comparison of all with all that are held at once.
 COMPARED_AT_ONCE = 4_000_000
@@ -29,7 +30,7 @@ def largest_of_each(gpus_by_pool: FloatArray, rate: FloatArray) -> IntArray:
     """Of all rows on the same GPUs the one with the largest rate, the first of equal ones."""
     if not len(rate):
         return np.zeros(0, dtype=np.int64)
-    code = np.unique(gpus_by_pool, axis=0, return_inverse=True)[1].reshape(-1)
+    code = codes(gpus_by_pool)
     order = np.lexsort((np.arange(len(rate)), -rate, code))
     first = np.flatnonzero(np.diff(code[order], prepend=-1))
     result: IntArray = order[first].astype(np.int64)

@@ -11,7 +11,7 @@ from afd_dse.cost.memory import kv_bytes_of_request
 from afd_dse.cost.scenario import Scenario
 from afd_dse.network.traffic import exposed_transfer_seconds, kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.rows import distinct_rows, take_rows
+from afd_dse.rows import distinct_rows, ranges, take_rows
 from afd_dse.search.pareto import front, non_dominated
 from afd_dse.search.sides import Limits, PrefillSide, codes, ports
 from afd_dse.spec.cells import Phase
@@ -58,8 +58,8 @@ def repeated(units: FloatArray, rows: IntArray, counts: IntArray) -> tuple[IntAr
         np.where(sizes > 0, counts / np.maximum(sizes, 1.0), np.inf).min(axis=1) if len(rows) else np.zeros(0)
     )
     number = np.floor(fits + 1e-9).astype(np.int64)
-    replicas = [np.arange(1, n + 1) for n in number]
-    return np.repeat(rows, number), np.concatenate(replicas) if replicas else np.zeros(0, dtype=np.int64)
+    replicas, of = ranges(np.ones_like(number), number)
+    return rows[of], replicas
 
 
 class Supplies:
