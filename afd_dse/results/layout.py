@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from afd_dse.cost.columns import EXPERT_POLICIES, PHASES, Candidates
+from afd_dse.cost.columns import EXPERT_POLICIES, INTEGER_COLUMNS, PHASES, Candidates
 from afd_dse.cost.scenario import Scenario
+from afd_dse.rows import distinct_rows
 from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, PARTITIONS, Cell, Partition, Phase, phase_of
 
 # Short names of the blocks that are more than one cell.
@@ -162,6 +163,17 @@ def label(scenario: Scenario, partition: Partition, groups: Sequence[Group]) -> 
     units = units_of(partition, groups)
     always = len(units) > 1
     return " + ".join(_unit(scenario, unit, always) for unit in units)
+
+
+def labels(scenario: Scenario, candidates: Candidates) -> list[str]:
+    """The labels of all candidates; those of one layout at many loads are written once."""
+    first, which = distinct_rows([candidates.columns[name] for name in INTEGER_COLUMNS])
+    layouts = candidates.take(first)
+    written = [
+        label(scenario, PARTITIONS[partition], groups_of(scenario, layouts, row))
+        for row, partition in enumerate(layouts.integer("partition").tolist())
+    ]
+    return [written[layout] for layout in which.tolist()]
 
 
 def _unit(scenario: Scenario, unit: Sequence[Group], always: bool) -> str:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ from afd_dse.operators import store
 from afd_dse.operators.latency import IntArray
 from afd_dse.results.breakdown import kind_words
 from afd_dse.results.deployment import Deployment, deployment_of, finite, types_of
-from afd_dse.results.layout import groups_of, label
+from afd_dse.results.layout import labels
 from afd_dse.results.policies import launchable
 from afd_dse.results.proof import proof_of, proof_of_all
 from afd_dse.results.reasons import violated
 from afd_dse.results.table import candidate_table
 from afd_dse.results.words import constraint, number, percent
 from afd_dse.search.objective import TIE_TOLERANCE, Objective
-from afd_dse.search.pool import Found, near_misses, pareto_rows, partition_of, ranking
+from afd_dse.search.pool import Found, near_misses, pareto_rows, ranking
 from afd_dse.search.run import ModeOutcome, SearchOutcome
 from afd_dse.spec.job import Job, job_warnings
 
@@ -107,6 +108,8 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
     parts = [(mode.name, mode.found) for mode in outcome.modes if mode.found is not None]
     joined = Found.join([found for _, found in parts]) if parts else None
     names = [name for name, found in parts for _ in range(len(found))]
+    written = {name: labels(scenario, found.candidates) for name, found in parts}
+    all_labels = [text for texts in written.values() for text in texts]
     ranked = front = np.zeros(0, dtype=np.int64)
     if joined is not None:
         ranked, front = ranking(scenario, objective, joined), pareto_rows(joined)
@@ -117,9 +120,11 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
         return [deployment_of(scenario, joined, int(row), names[row], objective) for row in rows]
 
     best = next(iter(documents(ranked[:1])), None)
-    runnable = [i for i in ranked if joined and launchable(scenario, joined.candidates, int(i)) is not None]
-    best_runnable = next(iter(documents(np.array(runnable[:1], dtype=np.int64))), None)
-    modes = [_mode(scenario, objective, mode, best) for mode in outcome.modes]
+    runnable = (
+        row for row in ranked if joined and launchable(scenario, joined.candidates, int(row)) is not None
+    )
+    best_runnable = next(iter(documents(np.array([*islice(runnable, 1)], dtype=np.int64))), None)
+    modes = [_mode(scenario, objective, mode, written.get(mode.name, []), best) for mode in outcome.modes]
     misses = [] if best is not None or joined is None else _nearest(scenario, objective, joined, names)
     document: dict[str, Any] = {
         "job": job.model_dump(mode="json"),
@@ -127,7 +132,7 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
         "best": best,
         "best_per_mode": {mode["name"]: mode.pop("best") for mode in modes},
         "pareto": documents(front),
-        "ranking": _ranked(scenario, objective, joined, ranked, names, RANKED) if joined else [],
+        "ranking": _ranked(scenario, objective, joined, ranked, names, all_labels, RANKED) if joined else [],
         "modes": modes,
         "nearest_misses": misses,
         "considered": outcome.considered,
@@ -144,7 +149,7 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
             *_warnings(best),
         ],
     }
-    table = candidate_table(scenario, joined, names, ranked, front)
+    table = candidate_table(scenario, joined, names, all_labels, ranked, front)
     return Result(document, table)
 
 
@@ -163,9 +168,13 @@ def model_facts(scenario: Scenario) -> dict[str, Any]:
 
 
 def _mode(
-    scenario: Scenario, objective: Objective, mode: ModeOutcome, winner: Deployment | None
+    scenario: Scenario,
+    objective: Objective,
+    mode: ModeOutcome,
+    written: Sequence[str],
+    winner: Deployment | None,
 ) -> dict[str, Any]:
-    """The entry of one mode; its ``best`` moves to ``best_per_mode``."""
+    """The entry of one mode; its ``best`` moves to ``best_per_mode``. ``written``: the labels of its candidates."""
     entry: dict[str, Any] = {"name": mode.name, "partition": mode.partition.text}
     numbers = {
         "considered": mode.considered,
@@ -199,18 +208,18 @@ def _mode(
         entry |= {"status": INFEASIBLE, "reason": closest["reason"], **numbers}
         return entry | {"nearest": nearest, "ranking": [], "front": [], "best": closest}
     best = deployment_of(scenario, mode.found, int(mode.ranking[0]), mode.name, objective)
-    ranked = _ranked(scenario, objective, mode.found, mode.ranking, names, RANKED_PER_MODE)
+    ranked = _ranked(scenario, objective, mode.found, mode.ranking, names, written, RANKED_PER_MODE)
     entry |= {"status": FEASIBLE, "reason": why_behind(best, winner, objective), **numbers}
-    front = _front_points(scenario, mode.found)
+    front = _front_points(mode.found, written)
     return entry | {"nearest": [], "ranking": ranked, "front": front, "best": best}
 
 
-def _front_points(scenario: Scenario, found: Found) -> list[dict[str, Any]]:
+def _front_points(found: Found, written: Sequence[str]) -> list[dict[str, Any]]:
     """The mode's own front as points for a plot; the whole deployments are in the candidates table."""
     m = found.evaluation.metrics
     return [
         {
-            "label": label(scenario, partition_of(found, row), groups_of(scenario, found.candidates, row)),
+            "label": written[row],
             "gpus": round(float(m["gpus"][row])),
             "tokens_per_s_per_user": float(m["tokens_per_s_per_user"][row]),
             "tokens_per_s_per_gpu": float(m["tokens_per_s_per_gpu"][row]),
@@ -249,15 +258,13 @@ def _ranked(
     found: Found,
     rows: IntArray,
     names: Sequence[str],
+    written: Sequence[str],
     limit: int,
 ) -> list[Deployment]:
     """The best ``limit`` candidates whose labels differ: a layout at a slightly other load says nothing new."""
     seen: dict[tuple[str, str], int] = {}
     for row in map(int, rows):
-        partition = partition_of(found, row)
-        seen.setdefault(
-            (names[row], label(scenario, partition, groups_of(scenario, found.candidates, row))), row
-        )
+        seen.setdefault((names[row], written[row]), row)
         if len(seen) == limit:
             break
     return [

@@ -11,8 +11,8 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray, Provenance
 from afd_dse.results.certainty import interval_columns
 from afd_dse.results.deployment import GIB, METRIC_NAMES, types_of
-from afd_dse.results.layout import groups_of, label
-from afd_dse.search.pool import Found, partition_of
+from afd_dse.search.pool import Found
+from afd_dse.spec.cells import PARTITIONS
 
 _POOLS = ("attention_pool", "ffn_pool")
 TYPE_COLUMNS = {
@@ -36,9 +36,14 @@ FRONT = [
 
 
 def candidate_table(
-    scenario: Scenario, found: Found | None, names: Sequence[str], ranked: IntArray, front: IntArray
+    scenario: Scenario,
+    found: Found | None,
+    names: Sequence[str],
+    labels: Sequence[str],
+    ranked: IntArray,
+    front: IntArray,
 ) -> pd.DataFrame:
-    """One row a candidate: mode, label, metrics, slack, memory, and every column of its layout.
+    """One row a candidate: mode (``names``), label, metrics, slack, memory, and every column of its layout.
 
     ``rank`` counts from 1 over the feasible rows of all modes (0: infeasible); ``pareto`` counts the rows of the front
     from 1, fastest for a user first (0: not on it).
@@ -47,14 +52,15 @@ def candidate_table(
         return pd.DataFrame()
     rows = len(found)
     evaluation, c = found.evaluation, found.candidates
-    labels = [label(scenario, partition_of(found, row), groups_of(scenario, c, row)) for row in range(rows)]
     place, on_front = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
     place[ranked] = np.arange(1, len(ranked) + 1)
     on_front[front] = np.arange(1, len(front) + 1)
     columns: dict[str, object] = {
         "mode": list(names),
-        "partition": [partition_of(found, row).text for row in range(rows)],
-        "label": labels,
+        "partition": np.array([partition.text for partition in PARTITIONS], dtype=object)[
+            c.integer("partition")
+        ],
+        "label": list(labels),
         "rank": place,
         "pareto": on_front,
         "feasible": evaluation.feasible,

@@ -5,6 +5,7 @@ A partition is written ``"PA PF | DA | DF"``: groups of cells, each group on GPU
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 
 from afd_dse.errors import InputError, Problem
 
@@ -43,10 +44,7 @@ class Partition:
     @property
     def groups(self) -> tuple[tuple[Cell, ...], ...]:
         """The groups, each a tuple of cells."""
-        return tuple(
-            tuple(cell for cell in Cell if self.group_of[cell] == group)
-            for group in range(max(self.group_of) + 1)
-        )
+        return _groups(self.group_of)
 
     @property
     def text(self) -> str:
@@ -67,6 +65,14 @@ class Partition:
         """Whether both sides of both phases share their groups, so that one step can carry both phases."""
         a, f, b, g = self.group_of
         return a == b and f == g
+
+
+@cache
+def _groups(group_of: tuple[int, ...]) -> tuple[tuple[Cell, ...], ...]:
+    """Results ask for the groups of every candidate."""
+    return tuple(
+        tuple(cell for cell in Cell if group_of[cell] == group) for group in range(max(group_of) + 1)
+    )
 
 
 def _all_partitions() -> tuple[Partition, ...]:

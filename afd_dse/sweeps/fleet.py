@@ -17,6 +17,7 @@ from afd_dse.results.api import optimize
 from afd_dse.results.datatypes import Combination, combinations, suffix
 from afd_dse.results.files import check_folder, write_files
 from afd_dse.results.fleet import Stairs, fleet_document, model_result, nearest_miss, with_steps
+from afd_dse.results.layout import labels
 from afd_dse.results.result import Result, model_facts
 from afd_dse.results.table import candidate_table
 from afd_dse.results.words import types_words
@@ -164,7 +165,9 @@ def _steps_of(one: Combination, progress: Progress) -> tuple[pd.DataFrame, Stair
         return pd.DataFrame(), stairs
     names = [stairs.modes[number].name for number in stairs.mode_of]
     ranked = ranking(scenario, asked.objective, stairs.found)
-    return candidate_table(scenario, stairs.found, names, ranked, pareto_rows(stairs.found)), stairs
+    written = labels(scenario, stairs.found.candidates)
+    front = pareto_rows(stairs.found)
+    return candidate_table(scenario, stairs.found, names, written, ranked, front), stairs
 
 
 def _read(folder: Path, at: str) -> Stairs | None:
