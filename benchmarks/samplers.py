@@ -9,7 +9,8 @@ import numpy as np
 import optuna
 import typer
 
-from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
+from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray

@@ -150,7 +150,7 @@ def _steps(
         scenario, phase_stations(scenario, blocks, Phase.DECODE, partition.splits(Phase.DECODE), load)
     )
     pure, one, full = np.split(step.seconds, 3)
-    pure_by, one_by, _ = np.split(step.by_provenance, 3)
+    pure_by, one_by = np.split(step.by_provenance(np.arange(2 * len(pure))), 2)
     return _Steps(pure, one, full, pure_by, one_by)
 
 

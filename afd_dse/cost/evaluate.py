@@ -1,12 +1,13 @@
 """The evaluator: candidates in, latency, throughput, memory, slacks and reasons out. One function serves all modes."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from afd_dse.cost.columns import POLICIES, TILE_SHARED, Candidates
 from afd_dse.cost.engines import Engines, FirstToken, first_token, separate, shared_steps
+from afd_dse.cost.evaluation import CONSTRAINTS, EXPLAINED, JUDGED, Breakdown, Evaluation
 from afd_dse.cost.memory import TERMS, GroupMemory, group_memory, kv_bytes_of_request
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
@@ -19,80 +20,6 @@ from afd_dse.spec.cells import PARTITIONS, Cell, Partition, Phase, phase_of
 # model knows, and any burst overloads it.
 MAX_UTILIZATION = 0.95
 
-# What can make a candidate infeasible; the order is the order of the slack columns.
-CONSTRAINTS = (
-    "memory",
-    "gpus",
-    "prefill capacity",
-    "shared capacity",
-    "KV transfer",
-    "TTFT",
-    "TPOT",
-    "request latency",
-    "demand",
-)
-METRICS = (
-    "ttft_s",
-    "ttft_percentile_s",
-    "tpot_s",
-    "itl_tail_s",
-    "latency_s",
-    "requests_per_s",
-    "tokens_per_s",
-    "tokens_per_s_per_gpu",
-    "tokens_per_s_per_user",
-    "concurrency",
-    "gpus",
-    "usd_per_mtok",
-    "joules_per_token",
-    "prefill_utilization",
-    "wait_s",
-    "prefill_service_s",
-    "prefill_full_service_s",
-    "kv_transfer_s",
-    "kv_link_busy",
-    "decode_step_s",
-    "decode_attention_s",
-    "decode_ffn_s",
-    "decode_link_s",
-    "decode_bubble_s",
-    "decode_outside_s",
-    "decode_expert_imbalance",
-    "decode_exposed_copy_s",
-    "prefill_step_s",
-    "prefill_attention_s",
-    "prefill_ffn_s",
-    "prefill_link_s",
-    "prefill_bubble_s",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Columns over candidates: metrics (SI), slacks [n, constraints], memory, provenance.
-
-    ``slack`` is relative to the limit (negative: violated); ``memory`` bytes per GPU [n, 4 groups, terms] and
-    ``memory_budget`` [n, 4 groups] (zero for groups that a partition lacks); ``gpus_by_pool`` [n, pools];
-    ``provenance`` share of GPU time by :class:`Provenance` [n, 4].
-    """
-
-    metrics: dict[str, FloatArray]
-    slack: FloatArray
-    memory: FloatArray
-    memory_budget: FloatArray
-    gpus_by_pool: FloatArray
-    provenance: FloatArray
-
-    @property
-    def feasible(self) -> npt.NDArray[np.bool_]:
-        """Whether every constraint holds [n]."""
-        return np.asarray((self.slack >= 0.0).all(axis=1))
-
-    @property
-    def worst(self) -> IntArray:
-        """Index into :data:`CONSTRAINTS` of the constraint with the least slack [n]."""
-        return np.asarray(self.slack.argmin(axis=1), dtype=np.int64)
-
 
 def evaluate(scenario: Scenario, candidates: Candidates) -> Evaluation:
     """Evaluate a block of candidates (any mix of partitions and policies)."""
@@ -100,27 +27,53 @@ def evaluate(scenario: Scenario, candidates: Candidates) -> Evaluation:
     codes = np.unique(kind) if len(kind) and (kind != kind[0]).any() else kind[:1]
     if len(codes) == 1:
         return _evaluate_partition(scenario, PARTITIONS[int(codes[0]) // len(POLICIES)], candidates)
-    n, pools = len(candidates), len(scenario.pools)
-    result = Evaluation(
-        {name: np.zeros(n) for name in METRICS},
-        np.ones((n, len(CONSTRAINTS))),
-        np.zeros((n, 4, len(TERMS))),
-        np.zeros((n, 4)),
-        np.zeros((n, pools)),
-        np.zeros((n, len(Provenance))),
+    found = np.searchsorted(codes, kind)
+    rows_of = [np.flatnonzero(found == number) for number in range(len(codes))]
+    parts = [
+        _evaluate_partition(scenario, PARTITIONS[int(code) // len(POLICIES)], candidates.take(rows))
+        for code, rows in zip(codes, rows_of, strict=True)
+    ]
+    return _mixed(scenario, parts, rows_of)
+
+
+def _mixed(scenario: Scenario, parts: list[Evaluation], rows_of: list[IntArray]) -> Evaluation:
+    """One evaluation of which each of ``parts`` has the rows ``rows_of`` it."""
+    n = sum(map(len, rows_of))
+    whole = Evaluation(
+        {name: np.empty(n) for name in JUDGED},
+        np.empty((n, len(CONSTRAINTS))),
+        np.empty((n, 4, len(TERMS))),
+        np.empty((n, 4)),
+        np.empty((n, len(scenario.pools))),
+        lambda rows: _explained(parts, rows_of, n, rows),
     )
-    for code in codes:
-        rows = np.flatnonzero(kind == code)
-        partition = PARTITIONS[int(code) // len(POLICIES)]
-        part = _evaluate_partition(scenario, partition, candidates.take(rows))
-        for name, column in part.metrics.items():
-            result.metrics[name][rows] = column
-        result.slack[rows] = part.slack
-        result.memory[rows] = part.memory
-        result.memory_budget[rows] = part.memory_budget
-        result.gpus_by_pool[rows] = part.gpus_by_pool
-        result.provenance[rows] = part.provenance
-    return result
+    for part, rows in zip(parts, rows_of, strict=True):
+        for name, column in whole.judged.items():
+            column[rows] = part.judged[name]
+        whole.slack[rows] = part.slack
+        whole.memory[rows] = part.memory
+        whole.memory_budget[rows] = part.memory_budget
+        whole.gpus_by_pool[rows] = part.gpus_by_pool
+    return whole
+
+
+def _explained(parts: list[Evaluation], rows_of: list[IntArray], n: int, asked: IntArray) -> Breakdown:
+    """Breakdown of the rows ``asked`` for of a block of ``n`` rows that ``parts`` share."""
+    whole = Breakdown(
+        {name: np.empty(len(asked)) for name in EXPLAINED}, np.empty((len(asked), len(Provenance)))
+    )
+    place = np.empty(n, dtype=np.int64)
+    for part, rows in zip(parts, rows_of, strict=True):
+        place[:] = -1
+        place[rows] = np.arange(len(rows))
+        here = np.flatnonzero(place[asked] >= 0)
+        if not len(here):
+            continue
+        found = part.explain(place[asked[here]])
+        for name, column in whole.metrics.items():
+            column[here] = found.metrics[name]
+        whole.provenance[here] = found.provenance
+    return whole
 
 
 def engines_of(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
@@ -135,25 +88,44 @@ def _evaluate_partition(scenario: Scenario, partition: Partition, c: Candidates)
     engines = engines_of(scenario, partition, c)
     cuts = {phase: Cut.of(c, phase) for phase in Phase}
     by_pool = gpus_by_pool(scenario, partition, cuts)
-    m = _metrics(scenario, partition, c, cuts, engines, by_pool)
+    load = _load_of(scenario, partition, c, cuts, engines)
+    m = _judged(scenario, engines, load, by_pool)
     memory = group_memory(
         scenario,
         partition.groups,
         cuts,
         c.number("batch_size"),
-        _prompts_in_memory(partition, cuts, engines, m),
+        _prompts_in_memory(partition, cuts, engines, load),
         {Phase.PREFILL: engines.prefill.step_tokens, Phase.DECODE: engines.decode.step_tokens},
     )
-    slack = _slack(scenario, engines, m, memory, by_pool)
+    slack = _slack(scenario, engines, load, m, memory, by_pool)
     terms, budget = np.zeros((len(c), 4, len(TERMS))), np.zeros((len(c), 4))
     for number, group in enumerate(memory):
-        terms[:, number, :] = np.stack([group.terms[term] for term in TERMS], axis=1)
+        for place, term in enumerate(TERMS):
+            terms[:, number, place] = group.terms[term]
         budget[:, number] = group.budget
-    return Evaluation(m, slack, terms, budget, by_pool, _provenance(engines, m))
+    return Evaluation(
+        m, slack, terms, budget, by_pool, partial(_breakdown, scenario, engines, load, m, by_pool)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What a deployment serves, columns [n]: ``requests`` a second, and how busy that keeps prefill and KV links.
+
+    ``first`` token in the mean; ``transfer_s`` of one request's KV cache.
+    """
+
+    requests: FloatArray
+    prefill_units: FloatArray
+    utilization: FloatArray
+    transfer_s: FloatArray
+    link_busy: FloatArray
+    first: FirstToken
 
 
 def _prompts_in_memory(
-    partition: Partition, cuts: dict[Phase, Cut], engines: Engines, m: dict[str, FloatArray]
+    partition: Partition, cuts: dict[Phase, Cut], engines: Engines, load: _Load
 ) -> FloatArray:
     """Prompts in prefill whose KV an attention rank holds, [n].
 
@@ -163,7 +135,7 @@ def _prompts_in_memory(
     at_once = engines.prefill.sequences * cuts[Phase.PREFILL].pp
     if partition.group_of[Cell.PA] != partition.group_of[Cell.DA]:
         return at_once
-    return at_once * np.minimum(m["prefill_utilization"], 1.0)
+    return at_once * np.minimum(load.utilization, 1.0)
 
 
 def group_gpus(partition: Partition, cuts: dict[Phase, Cut]) -> list[FloatArray]:
@@ -197,71 +169,94 @@ def gpus_by_pool(
     return total
 
 
-def _metrics(
-    scenario: Scenario,
-    partition: Partition,
-    c: Candidates,
-    cuts: dict[Phase, Cut],
-    engines: Engines,
-    by_pool: FloatArray,
-) -> dict[str, FloatArray]:
-    workload, prefill, decode = scenario.workload, engines.prefill, engines.decode
+def _load_of(
+    scenario: Scenario, partition: Partition, c: Candidates, cuts: dict[Phase, Cut], engines: Engines
+) -> _Load:
     replicas = {phase: cuts[phase].replicas.astype(np.float64) for phase in Phase}
-    tpot = decode.interval_s / scenario.accepted_per_step
+    tpot = engines.decode.interval_s / scenario.accepted_per_step
     in_flight = c.number("batch_size") * cuts[Phase.DECODE].dp * replicas[Phase.DECODE]
-    requests = in_flight / (workload.osl * tpot)
+    requests = in_flight / (scenario.workload.osl * tpot)
+    units = replicas[Phase.PREFILL]
+    utilization = requests / (engines.prefill.capacity * units)
+    transfer, busy = _kv_transfer(scenario, partition, cuts, requests)
+    first = first_token(
+        scenario, engines.prefill, units, utilization, transfer, 50.0, one_step=engines.one_step
+    )
+    return _Load(requests, units, utilization, transfer, busy, first)
 
-    utilization = requests / (prefill.capacity * replicas[Phase.PREFILL])
-    transfer, link_busy = _kv_transfer(scenario, partition, cuts, requests)
 
-    def first(percentile: float) -> FirstToken:
-        units = replicas[Phase.PREFILL]
-        return first_token(
-            scenario, prefill, units, utilization, transfer, percentile, one_step=engines.one_step
+def _judged(scenario: Scenario, engines: Engines, load: _Load, by_pool: FloatArray) -> dict[str, FloatArray]:
+    """The metrics of :data:`JUDGED`."""
+    workload, percentile = scenario.workload, scenario.slo.percentile
+    tpot = engines.decode.interval_s / scenario.accepted_per_step
+    judged = load.first
+    if percentile > 50.0:
+        judged = first_token(
+            scenario,
+            engines.prefill,
+            load.prefill_units,
+            load.utilization,
+            load.transfer_s,
+            percentile,
+            one_step=engines.one_step,
         )
-
-    mean, percentile = first(50.0), scenario.slo.percentile
-    judged = first(percentile) if percentile > 50.0 else mean
-    latency = mean.ttft_s + (workload.osl - 1.0) * tpot
-
+    latency = load.first.ttft_s + (workload.osl - 1.0) * tpot
     gpus = by_pool.sum(axis=1)
     price = by_pool @ np.array([pool.usd_per_gpu_hour for pool in scenario.pools])
-    power = by_pool @ np.array([pool.power_w for pool in scenario.pools])
-    tokens = requests * workload.osl
+    tokens = load.requests * workload.osl
     return {
-        "ttft_s": mean.ttft_s,
+        "ttft_s": load.first.ttft_s,
         "ttft_percentile_s": judged.ttft_s,
         "tpot_s": tpot,
-        "itl_tail_s": decode.tail_s,
         "latency_s": latency,
-        "requests_per_s": requests,
+        "requests_per_s": load.requests,
         "tokens_per_s": tokens,
         "tokens_per_s_per_gpu": tokens / gpus,
         "tokens_per_s_per_user": 1.0 / tpot,
-        "concurrency": requests * latency,
+        "concurrency": load.requests * latency,
         "gpus": gpus,
         "usd_per_mtok": price / 3600.0 / tokens * 1e6,
-        "joules_per_token": power / tokens,
-        "prefill_utilization": utilization,
-        "wait_s": mean.wait_s,
-        "prefill_service_s": mean.service_s,
-        "prefill_full_service_s": prefill.service_s,
-        "kv_transfer_s": transfer,
-        "kv_link_busy": link_busy,
-        "decode_step_s": decode.step.seconds,
-        "decode_attention_s": decode.step.attention_s,
-        "decode_ffn_s": decode.step.ffn_s,
-        "decode_link_s": decode.step.link_s,
-        "decode_bubble_s": decode.step.bubble_s,
-        "decode_outside_s": decode.step.outside_s,
-        "decode_expert_imbalance": decode.expert_imbalance,
-        "decode_exposed_copy_s": decode.exposed_copy_s,
-        "prefill_step_s": prefill.step.seconds,
-        "prefill_attention_s": prefill.step.attention_s,
-        "prefill_ffn_s": prefill.step.ffn_s,
-        "prefill_link_s": prefill.step.link_s,
-        "prefill_bubble_s": prefill.step.bubble_s,
+        "prefill_utilization": load.utilization,
     }
+
+
+def _breakdown(
+    scenario: Scenario,
+    engines: Engines,
+    load: _Load,
+    m: dict[str, FloatArray],
+    by_pool: FloatArray,
+    rows: IntArray,
+) -> Breakdown:
+    """Where the time of the candidates at ``rows`` goes."""
+    prefill, decode = engines.prefill, engines.decode
+    power = by_pool[rows] @ np.array([pool.power_w for pool in scenario.pools])
+    steps = {"decode": decode.step.take(rows), "prefill": prefill.step.take(rows)}
+    found = {
+        "itl_tail_s": decode.tail_s[rows],
+        "joules_per_token": power / m["tokens_per_s"][rows],
+        "wait_s": load.first.wait_s[rows],
+        "prefill_service_s": load.first.service_s[rows],
+        "prefill_full_service_s": prefill.service_s[rows],
+        "kv_transfer_s": load.transfer_s[rows],
+        "kv_link_busy": load.link_busy[rows],
+        "decode_outside_s": steps["decode"].outside_s,
+        "decode_expert_imbalance": decode.expert_imbalance[rows],
+        "decode_exposed_copy_s": decode.exposed_copy_s[rows],
+    }
+    for name, step in steps.items():
+        found |= {
+            f"{name}_step_s": step.seconds,
+            f"{name}_attention_s": step.attention_s,
+            f"{name}_ffn_s": step.ffn_s,
+            f"{name}_link_s": step.link_s,
+            f"{name}_bubble_s": step.bubble_s,
+        }
+    # A request's share of prefill counts with decode's as one step of each.
+    weight = steps["decode"].seconds / np.maximum(steps["prefill"].seconds, 1e-12)
+    both = decode.step.by_provenance(rows) + prefill.step.by_provenance(rows) * weight[:, None]
+    shares: FloatArray = both / np.maximum(both.sum(axis=1, keepdims=True), 1e-30)
+    return Breakdown(found, shares)
 
 
 def _unit_gpus(partition: Partition, cuts: dict[Phase, Cut]) -> FloatArray:
@@ -304,6 +299,7 @@ def _kv_transfer(
 def _slack(
     scenario: Scenario,
     engines: Engines,
+    load: _Load,
     m: dict[str, FloatArray],
     memory: list[GroupMemory],
     by_pool: FloatArray,
@@ -319,17 +315,15 @@ def _slack(
         return result
 
     with np.errstate(divide="ignore"):
-        demand = (
-            m["requests_per_s"] / workload.requests_per_s - 1.0 if workload.requests_per_s else np.ones(rows)
-        )
+        demand = load.requests / workload.requests_per_s - 1.0 if workload.requests_per_s else np.ones(rows)
     offered = limit(m["concurrency"], workload.concurrency_limit)
     return np.stack(
         [
             np.min([group.slack for group in memory], axis=0),
             enough,
-            1.0 - m["prefill_utilization"] / MAX_UTILIZATION,
+            1.0 - load.utilization / MAX_UTILIZATION,
             engines.slack,
-            1.0 - m["kv_link_busy"],
+            1.0 - load.link_busy,
             limit(m["ttft_percentile_s"], slo.ttft_s),
             limit(m["tpot_s"], slo.tpot_s),
             limit(m["latency_s"], slo.latency_s),
@@ -337,14 +331,3 @@ def _slack(
         ],
         axis=1,
     )
-
-
-def _provenance(engines: Engines, m: dict[str, FloatArray]) -> FloatArray:
-    """Share of GPU time by provenance over decode and prefill of a request, [n, 4]."""
-    both = (
-        engines.decode.step.by_provenance
-        + engines.prefill.step.by_provenance
-        * (m["decode_step_s"] / np.maximum(m["prefill_step_s"], 1e-12))[:, None]
-    )
-    result: FloatArray = both / np.maximum(both.sum(axis=1, keepdims=True), 1e-30)
-    return result

@@ -112,7 +112,7 @@ class Step:
     ffn_s: FloatArray
     link_s: FloatArray
     outside_s: FloatArray
-    trust: Callable[[], FloatArray]
+    trust: Callable[[IntArray], FloatArray]
 
     def take(self, rows: IntArray) -> "Step":
         """The steps at ``rows``."""
@@ -123,13 +123,12 @@ class Step:
             ffn_s=self.ffn_s[rows],
             link_s=self.link_s[rows],
             outside_s=self.outside_s[rows],
-            trust=lambda: self.trust()[rows],
+            trust=lambda some: self.trust(rows[some]),
         )
 
-    @property
-    def by_provenance(self) -> FloatArray:
-        """Seconds of all stations' work in a step by :class:`Provenance`, [n, 4]."""
-        return self.trust()
+    def by_provenance(self, rows: IntArray) -> FloatArray:
+        """Seconds of all stations' work in a step by :class:`Provenance`, for some ``rows`` [r], [r, 4]."""
+        return self.trust(rows)
 
     @property
     def bubble_s(self) -> FloatArray:
@@ -351,8 +350,8 @@ def run_step(
     outside = stations.head_s + stations.overhead_s + stations.hop_s + draft_s
     everything = (stations.attention, stations.ffn, stations.to_ffn, stations.to_attention)
 
-    def trust() -> FloatArray:
-        return np.asarray(sum(part.trust(layers) for part in everything) * m[:, None])
+    def trust(rows: IntArray) -> FloatArray:
+        return np.asarray(sum(part.trust(layers, rows) for part in everything) * m[rows, None])
 
     return Step(
         split=stations.split,

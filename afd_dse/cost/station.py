@@ -51,23 +51,31 @@ class StationTable:
     @property
     def time(self) -> "StationTime":
         """What is read of the station once it is complete."""
-        return StationTime(self.seconds, self._trusted, self.operations)
+        return StationTime(self.seconds, trust_in(self.by_provenance), self.operations)
 
-    def _trusted(self, weights: FloatArray) -> FloatArray:
+
+# Seconds by provenance [r, 4] of some rows [r] of a station, given how often each kind of layer counts ([kinds] or
+# [r, kinds]).
+Trust = Callable[[FloatArray, IntArray], FloatArray]
+
+
+def trust_in(by_provenance: FloatArray, found: IntArray | None = None) -> Trust:
+    """Trust in stations whose seconds by provenance are those of ``by_provenance`` [m, kinds, 4], at ``found`` [n]."""
+
+    def trust(weights: FloatArray, rows: IntArray) -> FloatArray:
         how = "nkp,k->np" if weights.ndim == 1 else "nkp,nk->np"
-        return np.asarray(np.einsum(how, self.by_provenance, weights))
+        at = rows if found is None else found[rows]
+        return np.asarray(np.einsum(how, by_provenance[at], weights))
 
-
-# Seconds by provenance [n, 4] of a station, given how often each kind of layer counts ([kinds] or [n, kinds]).
-Trust = Callable[[FloatArray], FloatArray]
+    return trust
 
 
 @dataclass(frozen=True, slots=True)
 class StationTime:
     """Seconds [n, kinds] of one layer, and on demand how many of them have which provenance.
 
-    Few ask for provenance, and it is twice as many numbers as the seconds: ``trust`` computes it when asked. For a
-    single row also the operators.
+    Few ask for provenance, and it is twice as many numbers as the seconds: ``trust`` computes it when asked, for the
+    rows that are asked for. For a single row also the operators.
     """
 
     seconds: FloatArray
@@ -78,7 +86,7 @@ class StationTime:
         """Both stations' work on the same GPUs, one after the other."""
         return StationTime(
             self.seconds + other.seconds,
-            lambda weights: self.trust(weights) + other.trust(weights),
+            lambda weights, rows: self.trust(weights, rows) + other.trust(weights, rows),
             [*self.operations, *other.operations],
         )
 
@@ -86,11 +94,12 @@ class StationTime:
         """The station where ``mask`` [n, kinds] is true, ``other`` elsewhere."""
         operations = [op for op in self.operations if mask[0, op.kind]]
         operations += [op for op in other.operations if not mask[0, op.kind]]
-        return StationTime(
-            np.where(mask, self.seconds, other.seconds),
-            lambda weights: self.trust(weights * mask) + other.trust(weights * ~mask),
-            operations,
-        )
+
+        def trust(weights: FloatArray, rows: IntArray) -> FloatArray:
+            mine = mask[rows]
+            return self.trust(weights * mine, rows) + other.trust(weights * ~mine, rows)
+
+        return StationTime(np.where(mask, self.seconds, other.seconds), trust, operations)
 
     def times(self, factor: FloatArray) -> "StationTime":
         """Every row ``factor`` [n] times as long."""
@@ -99,20 +108,16 @@ class StationTime:
             for op in self.operations
         ]
         return StationTime(
-            self.seconds * factor[:, None], lambda weights: self.trust(weights) * factor[:, None], operations
+            self.seconds * factor[:, None],
+            lambda weights, rows: self.trust(weights, rows) * factor[rows, None],
+            operations,
         )
 
     def take(self, rows: IntArray) -> "StationTime":
         """Repeat rows by index (from distinct rows back to candidates), without their operators."""
-
-        def trust(weights: FloatArray) -> FloatArray:
-            if weights.ndim == 1:
-                return np.take(self.trust(weights), rows, axis=0)
-            # Rows that were one shape may count differently: each kind by itself, then weighted.
-            kinds = np.eye(weights.shape[1])
-            return np.asarray(sum(self.trust(kind)[rows] * weights[:, [k]] for k, kind in enumerate(kinds)))
-
-        return StationTime(np.take(self.seconds, rows, axis=0), trust)
+        return StationTime(
+            np.take(self.seconds, rows, axis=0), lambda weights, some: self.trust(weights, rows[some])
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +172,8 @@ class Shapes:
         memory: ShapeMemory = self._scenario.shape_memory.setdefault(side, ShapeMemory())
         found = memory.rows(self._table, lambda shapes: self._look_up(shapes, of_kind))
         seconds, by_provenance = memory.arrays
-        time = StationTable(seconds[found], by_provenance[found]).time
-        return time if len(self._first) == self._rows else time.take(self._inverse)
+        at = found if len(self._first) == self._rows else found[self._inverse]
+        return StationTime(np.take(seconds, at, axis=0), trust_in(by_provenance, at))
 
     def _look_up(self, table: FloatArray, of_kind: OfKind) -> StationTable:
         scenario = self._scenario

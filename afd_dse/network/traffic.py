@@ -1,6 +1,7 @@
 """Times of expert dispatch/combine inside a group, of attention↔FFN transfers between groups, and of KV transfers."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +29,17 @@ class Routing:
     topk: int
 
     def copies(self, groups: IntArray | FloatArray) -> FloatArray:
-        """Expected distinct groups per token; one group for a dense layer."""
-        n = np.asarray(groups, dtype=np.float64)
+        """Expected distinct groups per token, of whole ``groups`` [n]; one group for a dense layer."""
+        n = np.asarray(groups)
         if self.experts <= 1:
-            return np.ones_like(n)
-        return expected_distinct(np.minimum(n, self.experts), self.experts, self.topk)
+            return np.ones(n.shape)
+        return _copies_by_groups(self)[np.minimum(n, self.experts).astype(np.int64)]
+
+
+@cache
+def _copies_by_groups(routing: Routing) -> FloatArray:
+    """Copies of a token by the number of groups, from none up to one an expert: it is asked for far more rows."""
+    return np.append(0.0, expected_distinct(np.arange(1, routing.experts + 1), routing.experts, routing.topk))
 
 
 def busiest_port(routing: Routing, ranks: IntArray | FloatArray, imbalance: FloatArray | float) -> FloatArray:

@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from afd_dse.cost.columns import PRIORITIZED
-from afd_dse.cost.evaluate import CONSTRAINTS, MAX_UTILIZATION
+from afd_dse.cost.evaluate import MAX_UTILIZATION
+from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.memory import TERMS
 from afd_dse.cost.scenario import Scenario, Slo
 from afd_dse.results.words import number, percent

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from afd_dse.architecture.work import parameters
-from afd_dse.cost.evaluate import CONSTRAINTS
+from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
 from afd_dse.operators import store

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from afd_dse.cost.columns import Candidates
-from afd_dse.cost.evaluate import CONSTRAINTS, Evaluation, evaluate
+from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.evaluation import CONSTRAINTS, Evaluation
 from afd_dse.cost.expert_cache import ExpertCache
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario

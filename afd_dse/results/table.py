@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from afd_dse.cost.columns import PHASE_FIELDS, PHASES, POLICIES
-from afd_dse.cost.evaluate import CONSTRAINTS
+from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray, Provenance
 from afd_dse.results.certainty import interval_columns

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from afd_dse.cost.columns import Candidates
-from afd_dse.cost.evaluate import Evaluation, evaluate
+from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.evaluation import Evaluation
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import AfdDseError
@@ -16,7 +17,6 @@ from afd_dse.results.datatypes import narrowed
 from afd_dse.results.deployment import METRIC_NAMES, finite
 from afd_dse.results.parse import candidates_of
 from afd_dse.search.objective import Objective, score
-from afd_dse.search.pool import concatenate
 from afd_dse.spec.job import Job
 
 FIXED_LOAD = "batch, all else fixed"
@@ -210,7 +210,7 @@ def _retuned(
         place = value.argmax(axis=1)
         around = np.where(np.isfinite(value[layouts, place]), loads[layouts, place], around)
     evaluations, numbers, scores = zip(*parts, strict=True)
-    return concatenate(list(evaluations)), np.concatenate(numbers), np.concatenate(scores)
+    return Evaluation.concatenate(evaluations), np.concatenate(numbers), np.concatenate(scores)
 
 
 def _at_loads(

@@ -166,7 +166,9 @@ def refine(found: Descent, evaluate: Evaluate, limits_s: Sequence[float]) -> Int
         last.append(found.low[~worth])
         found, limit_s = found.of(worth), limit_s[worth]
         found = _sectioned(found, limit_s, evaluate)
-    return np.unique(np.concatenate([*last, found.low]))
+    kept = np.zeros(len(found.layout), dtype=bool)
+    kept[np.concatenate([*last, found.low])] = True
+    return np.flatnonzero(kept)
 
 
 def _sectioned(found: Descent, limit_s: FloatArray, evaluate: Evaluate) -> Descent:

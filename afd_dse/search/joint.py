@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.cost.columns import Candidates
-from afd_dse.cost.evaluate import CONSTRAINTS, evaluate, gpus_by_pool
+from afd_dse.cost.evaluate import evaluate, gpus_by_pool
+from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray

@@ -16,7 +16,7 @@ def front(x: FloatArray, y: FloatArray) -> IntArray:
 
     Of equal rows the first is kept.
     """
-    order = np.lexsort((np.arange(len(x)), -y, -x))
+    order = np.lexsort((-y, -x))
     ranked = y[order]
     best_before = np.concatenate([[-np.inf], np.maximum.accumulate(ranked)[:-1]]) if len(x) else ranked
     result: IntArray = order[ranked > best_before].astype(np.int64)
@@ -51,7 +51,7 @@ def _beaten(by: FloatArray, rows: FloatArray) -> npt.NDArray[np.bool_]:
 
 def front_by_group(group: npt.NDArray[np.int64], x: FloatArray, y: FloatArray) -> IntArray:
     """Indices of the fronts of ``x`` and ``y`` inside every group, all groups at once."""
-    order = np.lexsort((np.arange(len(x)), -y, -x, group))
+    order = np.lexsort((-y, -x, group))
     g, ranked = group[order], y[order]
     bounds = [0, *(np.flatnonzero(g[1:] != g[:-1]) + 1), len(g)]
     keep = np.zeros(len(order), dtype=bool)

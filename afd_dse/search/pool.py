@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.cost.columns import Candidates
-from afd_dse.cost.evaluate import CONSTRAINTS, Evaluation
+from afd_dse.cost.evaluation import CONSTRAINTS, Evaluation
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.objective import TIE_TOLERANCE, Objective, order, score
@@ -15,30 +15,6 @@ from afd_dse.spec.cells import PARTITIONS, Partition
 
 # Ten times over a limit is as far from feasible as anything: beyond it near misses are not told apart.
 WORST_VIOLATION = 10.0
-
-
-def take(evaluation: Evaluation, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Evaluation:
-    """The evaluation at ``rows``."""
-    return Evaluation(
-        {name: column[rows] for name, column in evaluation.metrics.items()},
-        evaluation.slack[rows],
-        evaluation.memory[rows],
-        evaluation.memory_budget[rows],
-        evaluation.gpus_by_pool[rows],
-        evaluation.provenance[rows],
-    )
-
-
-def concatenate(parts: list[Evaluation]) -> Evaluation:
-    """One evaluation after the other."""
-    return Evaluation(
-        {name: np.concatenate([p.metrics[name] for p in parts]) for name in parts[0].metrics},
-        np.concatenate([p.slack for p in parts]),
-        np.concatenate([p.memory for p in parts]),
-        np.concatenate([p.memory_budget for p in parts]),
-        np.concatenate([p.gpus_by_pool for p in parts]),
-        np.concatenate([p.provenance for p in parts]),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +29,14 @@ class Found:
 
     def take(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "Found":
         """The rows at ``rows``."""
-        return Found(self.candidates.take(rows), take(self.evaluation, rows))
+        return Found(self.candidates.take(rows), self.evaluation.take(rows))
 
     @staticmethod
     def join(parts: list["Found"]) -> "Found":
         """All rows of ``parts``."""
         return Found(
             Candidates.concatenate([part.candidates for part in parts]),
-            concatenate([part.evaluation for part in parts]),
+            Evaluation.concatenate([part.evaluation for part in parts]),
         )
 
 

@@ -10,7 +10,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from scipy.stats import qmc
 
 from afd_dse.cost.columns import ALL_COLUMNS
-from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
+from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.coarse import phase_fronts

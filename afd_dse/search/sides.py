@@ -13,7 +13,7 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import DecodeUnits, PrefillUnits, decode_units, prefill_units
 from afd_dse.network.traffic import kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.rows import take_rows
+from afd_dse.rows import distinct_rows, take_rows
 from afd_dse.search.descent import TPOT_MARGIN, Points, descend, refine
 from afd_dse.search.layouts import Sharing, blocks, enumerate_layouts, expand
 from afd_dse.search.space import Grid
@@ -98,7 +98,7 @@ def ports(c: Candidates, phase: Phase) -> IntArray:
 
 def codes(keys: FloatArray) -> IntArray:
     """One integer per distinct row of ``keys``."""
-    return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return distinct_rows(list(keys.T))[1]
 
 
 def tabulate_decode(

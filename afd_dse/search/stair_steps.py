@@ -31,7 +31,7 @@ def largest_of_each(gpus_by_pool: FloatArray, rate: FloatArray) -> IntArray:
     if not len(rate):
         return np.zeros(0, dtype=np.int64)
     code = codes(gpus_by_pool)
-    order = np.lexsort((np.arange(len(rate)), -rate, code))
+    order = np.lexsort((-rate, code))
     first = np.flatnonzero(np.diff(code[order], prepend=-1))
     result: IntArray = order[first].astype(np.int64)
     return result

@@ -8,7 +8,7 @@ from scipy.spatial.distance import cdist
 from scipy.special import ndtr
 
 from afd_dse.cost.columns import ALL_COLUMNS, EXPERT_POLICIES, POLICIES, Candidates
-from afd_dse.cost.evaluate import CONSTRAINTS, Evaluation
+from afd_dse.cost.evaluation import CONSTRAINTS, Evaluation
 from afd_dse.operators.latency import FloatArray, IntArray
 
 # Values without an order are as far apart as so many octaves of a number.

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from afd_dse.cost.columns import PRIORITIZED, TILE_SHARED, Candidates
-from afd_dse.cost.evaluate import Evaluation
+from afd_dse.cost.evaluation import Evaluation
 from afd_dse.cost.expert_cache import ExpertCache, freed_bytes
 from afd_dse.cost.memory import TERMS, kv_bytes
 from afd_dse.cost.phase import Cut

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from afd_dse.cost.columns import ALL_COLUMNS, Candidates
-from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
+from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
 from afd_dse.results.deployment import deployment_of

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 
 from afd_dse.cost.columns import CHUNKED, PRIORITIZED, TILE_SHARED, Candidates
-from afd_dse.cost.evaluate import CONSTRAINTS, METRICS, Evaluation, evaluate, group_gpus
+from afd_dse.cost.evaluate import evaluate, group_gpus
+from afd_dse.cost.evaluation import CONSTRAINTS, METRICS, Evaluation
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario, Slo
 from afd_dse.spec.cells import PARTITIONS, Phase, parse_partition

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
+from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.results.deployment import deployment_of
 from afd_dse.results.parse import candidates_of

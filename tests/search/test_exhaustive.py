@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afd_dse.cost.evaluate import CONSTRAINTS
+from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, pareto_rows, scores

@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from afd_dse.cost.evaluate import CONSTRAINTS, evaluate
+from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.search.encoding import SampledSpace
 from afd_dse.search.surrogate import Surrogate, features, targets
 from afd_dse.spec.cells import parse_partition
