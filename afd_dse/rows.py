@@ -59,13 +59,21 @@ def distinct_rows(columns: Sequence[Column]) -> tuple[IntArray, IntArray]:
     return first, inverse.astype(np.int64, copy=False)
 
 
+def is_constant(column: Column) -> bool:
+    """Whether ``column`` [n] holds one value; false of none."""
+    if len(column) < 2 or column.strides[0] == 0:
+        return len(column) > 0
+    first = column[0]
+    return bool(column[-1] == first and column[len(column) // 2] == first and (column == first).all())
+
+
 def _packed(columns: Sequence[Column]) -> IntArray:
     """One integer a row, equal exactly where the rows of all ``columns`` are equal, [n]."""
     code, size = np.zeros(len(columns[0]), dtype=np.int64), 1
     if not len(code):
         return code
     for column in columns:
-        if column.strides[0] == 0 or (column == column[0]).all():
+        if is_constant(column):
             continue
         digits, base = _digits(column)
         if size * base > _MOST_CODES:

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.rows import Column
+from afd_dse.rows import Column, is_constant
 
 PHASES = ("prefill", "decode")
 # Per phase: where attention and FFN of the phase live, how each is cut, and how often the unit is repeated.
@@ -77,7 +78,23 @@ class Candidates:
 
     def take(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "Candidates":
         """The candidates at ``rows`` (indices or mask)."""
-        return Candidates({name: column[rows] for name, column in self.columns.items()})
+        count = int(rows.sum()) if rows.dtype == np.bool_ else len(rows)
+        return Candidates(
+            {
+                name: column[rows] if column.strides[0] else _repeated(column, count)
+                for name, column in self.columns.items()
+            }
+        )
+
+    @property
+    def compact(self) -> "Candidates":
+        """The same candidates, columns of one value held once (read-only): what repeats and compares them is cheap."""
+        return Candidates(
+            {
+                name: _repeated(column, len(column)) if is_constant(column) else column
+                for name, column in self.columns.items()
+            }
+        )
 
     def replace(self, **columns: npt.ArrayLike) -> "Candidates":
         """The same candidates with some columns exchanged; scalars count for every row."""
@@ -94,3 +111,9 @@ class Candidates:
     def concatenate(blocks: Sequence["Candidates"]) -> "Candidates":
         """One block after the other."""
         return Candidates({n: np.concatenate([b.columns[n] for b in blocks]) for n in ALL_COLUMNS})
+
+
+def _repeated(column: Column, count: int) -> Column:
+    """The first value of ``column`` [n] ``count`` times, held once."""
+    repeated: Any = np.broadcast_to(column[:1].copy(), count)
+    return cast("Column", repeated)

@@ -1,7 +1,7 @@
 """The evaluator: candidates in, latency, throughput, memory, slacks and reasons out. One function serves all modes."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 
@@ -23,6 +23,7 @@ MAX_UTILIZATION = 0.95
 
 def evaluate(scenario: Scenario, candidates: Candidates) -> Evaluation:
     """Evaluate a block of candidates (any mix of partitions and policies)."""
+    candidates = candidates.compact
     kind = candidates.integer("partition") * len(POLICIES) + candidates.integer("policy")
     codes = np.unique(kind) if len(kind) and (kind != kind[0]).any() else kind[:1]
     if len(codes) == 1:
@@ -38,12 +39,12 @@ def evaluate(scenario: Scenario, candidates: Candidates) -> Evaluation:
 
 def _mixed(scenario: Scenario, parts: list[Evaluation], rows_of: list[IntArray]) -> Evaluation:
     """One evaluation of which each of ``parts`` has the rows ``rows_of`` it."""
-    n = sum(map(len, rows_of))
+    n, groups = sum(map(len, rows_of)), max((part.memory.shape[1] for part in parts), default=0)
     whole = Evaluation(
         {name: np.empty(n) for name in JUDGED},
         np.empty((n, len(CONSTRAINTS))),
-        np.empty((n, 4, len(TERMS))),
-        np.empty((n, 4)),
+        np.zeros((n, groups, len(TERMS))),
+        np.zeros((n, groups)),
         np.empty((n, len(scenario.pools))),
         lambda rows: _explained(parts, rows_of, n, rows),
     )
@@ -51,8 +52,9 @@ def _mixed(scenario: Scenario, parts: list[Evaluation], rows_of: list[IntArray])
         for name, column in whole.judged.items():
             column[rows] = part.judged[name]
         whole.slack[rows] = part.slack
-        whole.memory[rows] = part.memory
-        whole.memory_budget[rows] = part.memory_budget
+        groups = part.memory.shape[1]
+        whole.memory[rows, :groups] = part.memory
+        whole.memory_budget[rows, :groups] = part.memory_budget
         whole.gpus_by_pool[rows] = part.gpus_by_pool
     return whole
 
@@ -99,11 +101,9 @@ def _evaluate_partition(scenario: Scenario, partition: Partition, c: Candidates)
         {Phase.PREFILL: engines.prefill.step_tokens, Phase.DECODE: engines.decode.step_tokens},
     )
     slack = _slack(scenario, engines, load, m, memory, by_pool)
-    terms, budget = np.zeros((len(c), 4, len(TERMS))), np.zeros((len(c), 4))
-    for number, group in enumerate(memory):
-        for place, term in enumerate(TERMS):
-            terms[:, number, place] = group.terms[term]
-        budget[:, number] = group.budget
+    terms = np.stack([group.terms[term] for group in memory for term in TERMS], axis=1)
+    terms = terms.reshape(len(c), len(memory), len(TERMS))
+    budget = np.stack([group.budget for group in memory], axis=1)
     return Evaluation(
         m, slack, terms, budget, by_pool, partial(_breakdown, scenario, engines, load, m, by_pool)
     )
@@ -319,7 +319,7 @@ def _slack(
     offered = limit(m["concurrency"], workload.concurrency_limit)
     return np.stack(
         [
-            np.min([group.slack for group in memory], axis=0),
+            reduce(np.minimum, [group.slack for group in memory]),
             enough,
             1.0 - load.utilization / MAX_UTILIZATION,
             engines.slack,

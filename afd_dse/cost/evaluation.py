@@ -104,8 +104,8 @@ class Evaluation:
     """Columns over candidates: metrics (SI), slacks [n, constraints], memory; provenance when asked for.
 
     ``judged`` the metrics of :data:`JUDGED`, ``explain`` gives the others of some rows. ``slack`` is relative to the
-    limit (negative: violated); ``memory`` bytes per GPU [n, 4 groups, terms] and ``memory_budget`` [n, 4 groups] (zero
-    for groups that a partition lacks); ``gpus_by_pool`` [n, pools].
+    limit (negative: violated); ``memory`` bytes per GPU [n, groups, terms] and ``memory_budget`` [n, groups] of as many
+    groups as some candidate of the block has (zero for those that one lacks); ``gpus_by_pool`` [n, pools].
     """
 
     judged: dict[str, FloatArray]
@@ -155,6 +155,7 @@ class Evaluation:
     @staticmethod
     def concatenate(parts: "Sequence[Evaluation]") -> "Evaluation":
         """One evaluation after the other."""
+        groups = max(part.memory.shape[1] for part in parts)
         breakdown = Breakdown(
             {name: np.concatenate([part.breakdown.metrics[name] for part in parts]) for name in EXPLAINED},
             np.concatenate([part.provenance for part in parts]),
@@ -162,8 +163,8 @@ class Evaluation:
         return Evaluation(
             {name: np.concatenate([part.judged[name] for part in parts]) for name in JUDGED},
             np.concatenate([part.slack for part in parts]),
-            np.concatenate([part.memory for part in parts]),
-            np.concatenate([part.memory_budget for part in parts]),
+            np.concatenate([_of_groups(part.memory, groups) for part in parts]),
+            np.concatenate([_of_groups(part.memory_budget, groups) for part in parts]),
             np.concatenate([part.gpus_by_pool for part in parts]),
             breakdown.take,
         )
@@ -172,3 +173,10 @@ class Evaluation:
         """Another process gets the breakdown itself, not what computes it."""
         columns = (self.judged, self.slack, self.memory, self.memory_budget, self.gpus_by_pool)
         return Evaluation, (*columns, self.breakdown.take)
+
+
+def _of_groups(columns: FloatArray, groups: int) -> FloatArray:
+    """``columns`` [n, fewer groups, …] with zeros for the groups that are lacking."""
+    lacking = [(0, 0)] * columns.ndim
+    lacking[1] = (0, groups - columns.shape[1])
+    return np.pad(columns, lacking)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class GroupMemory:
     @property
     def total(self) -> FloatArray:
         """Sum of the terms, bytes [n]."""
-        result: FloatArray = np.sum(list(self.terms.values()), axis=0)
+        result: FloatArray = reduce(np.add, self.terms.values())
         return result
 
     @property
@@ -111,7 +112,7 @@ def running_limit(
     isl = workload.isl if input_tokens is None else input_tokens
     osl = workload.osl if output_tokens is None else output_tokens
     held = isl + osl * (profile.held_output_share if decodes else 0.0)
-    tokens = np.max([step_tokens[phase] for phase in Phase], axis=0)
+    tokens = reduce(np.maximum, [step_tokens[phase] for phase in Phase])
     pools = cuts[Phase.DECODE if decodes else Phase.PREFILL].attention_pool
     hbm = np.array([pool.accelerator.hbm_bytes for pool in scenario.pools])[pools]
     reserve = profile.default_reserve_bytes + profile.default_reserve_bytes_per_token * tokens
@@ -155,7 +156,7 @@ def _one_group(
     else:
         room = _all_room(scenario, cuts[phase_of(group[0])].ffn_pool, fixed)
     terms = {term: cache if term == "kv_cache" else fixed[term] for term in TERMS}
-    taken: FloatArray = np.sum(list(fixed.values()), axis=0)
+    taken: FloatArray = reduce(np.add, fixed.values())
     return GroupMemory(terms, taken + room)
 
 
@@ -177,7 +178,8 @@ def _fixed_terms(
     if ffn:
         # Shared experts and dense layers are stored once for both phases: as wide as the phase that needs them widest.
         terms["weights"] += (
-            np.max([ffn_weights(scenario, cuts[p], p, split=p not in attention) for p in ffn], axis=0) / pp
+            reduce(np.maximum, [ffn_weights(scenario, cuts[p], p, split=p not in attention) for p in ffn])
+            / pp
         )
     for phase in attention:
         terms["activations"] += _attention_activations(scenario, cuts[phase], step_tokens[phase])
@@ -193,7 +195,7 @@ def _fixed_terms(
 def _all_room(scenario: Scenario, pool: IntArray, fixed: dict[str, FloatArray]) -> FloatArray:
     """What ``fixed`` leaves of the memory that the framework may fill, bytes [n]; negative if it does not fit."""
     usable = scenario.fractions("usable_fraction")[pool] * scenario.visible_bytes[pool]
-    result: FloatArray = usable - np.sum(list(fixed.values()), axis=0)
+    result: FloatArray = usable - reduce(np.add, fixed.values())
     return result
 
 

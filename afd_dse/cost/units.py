@@ -4,6 +4,7 @@ Uses the same engines and memory as the evaluator, so a pair's numbers do not ch
 """
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def _memory_slack(
 ) -> FloatArray:
     groups = [group for group in partition.groups if phase_of(group[0]) == phase]
     found = group_memory(scenario, groups, cuts, sequences, sequences, dict.fromkeys(Phase, tokens))
-    result: FloatArray = np.min([group.slack for group in found], axis=0)
+    result: FloatArray = reduce(np.minimum, [group.slack for group in found])
     return result
 
 

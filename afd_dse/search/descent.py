@@ -48,6 +48,11 @@ class Points:
     holds: BoolArray
     grows: BoolArray
 
+    @property
+    def nothing(self) -> "Points":
+        """No points, of as many rates."""
+        return Points(*(getattr(self, name)[:0] for name in Points.__slots__))
+
     @staticmethod
     def join(parts: "Sequence[Points]") -> "Points":
         """All points of ``parts``."""
@@ -97,9 +102,10 @@ class Descent:
 
     def tried(self, layout: IntArray, batch: FloatArray, evaluate: Evaluate) -> "Descent":
         """With further points."""
-        if not len(layout):
-            return self
-        more = evaluate(layout, batch)
+        return self.joined(layout, batch, evaluate(layout, batch)) if len(layout) else self
+
+    def joined(self, layout: IntArray, batch: FloatArray, more: Points) -> "Descent":
+        """With further points that were evaluated."""
         points, layouts = Points.join([self.points, more]), np.concatenate([self.layout, layout])
         new = len(self.layout) + np.flatnonzero(more.holds)
         fronts = []
@@ -190,20 +196,21 @@ def _sectioned(found: Descent, limit_s: FloatArray, evaluate: Evaluate) -> Desce
 def _coarse(batches: FloatArray, width: int, group: IntArray, evaluate: Evaluate) -> tuple[Descent, IntArray]:
     """All layouts under every ``width``-th batch, each until it cannot grow; and the place of every point."""
     places = np.arange(0, len(batches), width)
-    active = np.arange(len(group))
-    none, nothing = np.zeros(0, dtype=np.int64), evaluate(active[:0], batches[:0])
-    fronts = (none,) * nothing.rates.shape[1]
-    found = Descent(group, nothing, none, batches[:0], fronts, none, none, batches[:0])
-    place = [none]
+    active, none, place = np.arange(len(group)), np.zeros(0, dtype=np.int64), []
+    found: Descent | None = None
     for start in range(0, len(places), LOADS_AT_ONCE):
         here = places[start : start + LOADS_AT_ONCE]
         place.append(np.tile(here, len(active)))
-        known = len(found.layout)
-        found = found.tried(np.repeat(active, len(here)), batches[place[-1]], evaluate)
-        grows = found.points.grows[known:].reshape(len(active), len(here)).all(axis=1)
-        active = active[grows]
+        layout, batch = np.repeat(active, len(here)), batches[place[-1]]
+        more = evaluate(layout, batch)
+        if found is None:
+            fronts = (none,) * more.rates.shape[1]
+            found = Descent(group, more.nothing, none, batches[:0], fronts, none, none, batches[:0])
+        found = found.joined(layout, batch, more)
+        active = active[more.grows.reshape(len(active), len(here)).all(axis=1)]
         if not len(active):
             break
+    assert found is not None
     rows, columns = found.layout, np.concatenate(place)
     # The next batch of the same layout, where it was evaluated.
     order = np.lexsort((columns, rows))
