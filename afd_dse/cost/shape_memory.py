@@ -5,14 +5,16 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.rows import row_codes
 
 # Shapes held at most (about 200 bytes each); beyond it the memory starts anew.
 MOST_SHAPES = 2_000_000
-# Sorted runs of codes that are searched one after the other before they are merged.
-MOST_RUNS = 8
+# A run of codes takes in the one before it where that is not so many times as long: so there are few, and each code
+# is indexed anew only when its run has grown by as much.
+RUN_RATIO = 4
 
 
 class _Station(Protocol):
@@ -36,21 +38,21 @@ class _Growing:
         self._used = need
 
     @property
-    def values(self) -> FloatArray:
+    def array(self) -> FloatArray:
         return self._store[: self._used]
 
 
 class ShapeMemory:
-    """Distinct shapes seen so far and their station times; found by code in a few sorted runs."""
+    """Distinct shapes seen so far and their station times; found by code in a few hashed runs."""
 
     def __init__(self) -> None:
         self._forget()
 
     def _forget(self) -> None:
         self._known = 0
-        # Codes ascending, and the positions of their shapes. New shapes are a run of their own until the runs are
-        # many: merging them one by one would cost more than looking the shapes up.
-        self._runs: list[tuple[npt.NDArray[np.uint64], IntArray]] = []
+        # Codes, and the positions of their shapes. New shapes are a run of their own until it is worth merging: to
+        # index all of them anew each time would cost more than looking the shapes up.
+        self._runs: list[tuple[pd.Index, IntArray]] = []
         self._columns: tuple[_Growing, _Growing, _Growing] | None = None
 
     @property
@@ -58,7 +60,7 @@ class ShapeMemory:
         """Seconds [shapes, kinds] and seconds by provenance [shapes, kinds, 4] of all known shapes."""
         assert self._columns is not None
         _, seconds, by_provenance = self._columns
-        return seconds.values, by_provenance.values
+        return seconds.array, by_provenance.array
 
     def rows(self, shapes: FloatArray, look_up: Callable[[FloatArray], _Station]) -> IntArray:
         """Positions in :attr:`arrays` of ``shapes`` [n, k], distinct rows; those not yet known are looked up first."""
@@ -77,27 +79,29 @@ class ShapeMemory:
         position = np.full(len(codes), -1, dtype=np.int64)
         if self._columns is None:
             return position
-        left, known = np.arange(len(codes)), self._columns[0].values
-        for run, positions in self._runs:
-            slot = np.minimum(np.searchsorted(run, codes[left]), len(run) - 1)
-            hit = np.flatnonzero(run[slot] == codes[left])
-            at = positions[slot[hit]]
-            # Codes may collide: a hit is one only when the whole shape is equal.
-            same = (known[at] == shapes[left[hit]]).all(axis=1)
-            position[left[hit[same]]] = at[same]
-            left = np.delete(left, hit[same])
+        left = np.arange(len(codes))
+        for index, positions in self._runs:
+            place = index.get_indexer(pd.Index(codes[left]))
+            hit = place >= 0
+            position[left[hit]] = positions[place[hit]]
+            left = left[~hit]
             if not len(left):
                 break
+        # Codes may collide: a shape is known only when the whole of it is equal.
+        found = np.flatnonzero(position >= 0)
+        known = self._columns[0].array
+        other = (known[position[found]] != shapes[found]).any(axis=1)
+        position[found[other]] = -1
         return position
 
     def _append(self, shapes: FloatArray, codes: npt.NDArray[np.uint64], station: _Station) -> None:
-        order = np.argsort(codes)
-        self._runs.append((codes[order], self._known + order))
-        if len(self._runs) > MOST_RUNS:
-            merged, positions = (np.concatenate(parts) for parts in zip(*self._runs, strict=True))
-            order = np.argsort(merged, kind="stable")
-            self._runs = [(merged[order], positions[order])]
-        self._known += len(codes)
+        positions = self._known + np.arange(len(codes))
+        while self._runs and len(self._runs[-1][1]) <= RUN_RATIO * len(positions):
+            index, before = self._runs.pop()
+            codes, positions = np.concatenate([index.to_numpy(), codes]), np.concatenate([before, positions])
+        once = ~pd.Index(codes).duplicated()
+        self._runs.append((pd.Index(codes[once]), positions[once]))
+        self._known += len(shapes)
         parts = (shapes, station.seconds, station.by_provenance)
         if self._columns is None:
             shapes_, seconds, by_provenance = (_Growing(part) for part in parts)
