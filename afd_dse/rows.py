@@ -20,6 +20,9 @@ _MULTIPLIERS = np.random.default_rng(20261129).integers(1, 2**63, size=32, dtype
 ) + np.uint64(1)
 # Codes of packed columns stay below this, so that they never overflow.
 _MOST_CODES = 2**62
+# Integers that span no more are taken as they are, or numbered by a table where there are many rows: few values then
+# give small codes. A table indexed by codes has so many entries a row at most.
+_MOST_WIDTH, _MANY_ROWS, _MOST_ADDRESSES = 2**20, 4096, 4
 
 
 def row_codes(table: FloatArray) -> npt.NDArray[np.uint64]:
@@ -50,13 +53,21 @@ def distinct_keys(*columns: Column) -> tuple[list[tuple[float, ...]], IntArray]:
 def distinct_rows(columns: Sequence[Column]) -> tuple[IntArray, IntArray]:
     """Indices of the first of every distinct row of ``columns`` [n] each, and each row's number among the distinct.
 
-    In the order in which they appear. Columns are packed into one exact integer, which is hashed: tenfold cheaper than
-    sorting rows.
+    In the order in which they appear. Columns are packed into one exact integer, which indexes a table where it is
+    small and is hashed otherwise: tenfold cheaper than sorting rows.
     """
-    inverse, found = pd.factorize(_packed(columns))
-    first = np.empty(len(found), dtype=np.int64)
-    first[inverse[::-1]] = np.arange(len(inverse) - 1, -1, -1)
-    return first, inverse.astype(np.int64, copy=False)
+    code, size = _packed(columns)
+    n = len(code)
+    if size > _MOST_ADDRESSES * n:
+        code, found = pd.factorize(code)
+        size = len(found)
+    itself = np.arange(n)
+    first = np.empty(size, dtype=np.int64)
+    first[code[::-1]] = itself[::-1]
+    leader = first[code]
+    leads = leader == itself
+    inverse = (np.cumsum(leads) - 1)[leader]
+    return np.flatnonzero(leads), inverse
 
 
 def is_constant(column: Column) -> bool:
@@ -67,28 +78,33 @@ def is_constant(column: Column) -> bool:
     return bool(column[-1] == first and column[len(column) // 2] == first and (column == first).all())
 
 
-def _packed(columns: Sequence[Column]) -> IntArray:
-    """One integer a row, equal exactly where the rows of all ``columns`` are equal, [n]."""
+def _packed(columns: Sequence[Column]) -> tuple[IntArray, int]:
+    """One integer a row, equal exactly where the rows of all ``columns`` are equal, [n]; and what it stays below."""
     code, size = np.zeros(len(columns[0]), dtype=np.int64), 1
-    if not len(code):
-        return code
     for column in columns:
-        if is_constant(column):
+        if not len(code) or is_constant(column):
             continue
         digits, base = _digits(column)
         if size * base > _MOST_CODES:
             code, known = pd.factorize(code)
             size = len(known)
-        code, size = code * base + digits, size * base
-    return code
+        code, size = digits if size == 1 else code * base + digits, size * base
+    return code, size
 
 
 def _digits(column: Column) -> tuple[IntArray, int]:
-    """``column`` as integers from 0 up to a base."""
+    """``column`` as integers from 0 up to a base, which is small where its values are few."""
     if column.dtype.kind in "iu":
-        low, high = int(column.min()), int(column.max())
-        if high - low < 2**20:
-            return np.asarray(column, dtype=np.int64) - low, high - low + 1
+        low = int(column.min())
+        width = int(column.max()) - low + 1
+        if width <= _MOST_WIDTH:
+            offset = np.asarray(column, dtype=np.int64) - low
+            if len(column) < _MANY_ROWS or width > len(column):
+                return offset, width
+            taken = np.zeros(width, dtype=bool)
+            taken[offset] = True
+            number = np.cumsum(taken) - 1
+            return number[offset], int(number[-1]) + 1
     # NOTE: adding zero makes one of both zeros.
     bits = (column + 0.0).astype(np.float64, copy=False).view(np.int64)
     digits, known = pd.factorize(bits)
