@@ -24,12 +24,14 @@ DIP = 0.1
 COARSEST_RATIO = 4.0
 # Loads of the coarsest pass that are evaluated at once: few calls on large blocks, and still dead layouts are dropped.
 LOADS_AT_ONCE = 2
+# More at once where they are fewer rows: a call costs as much as so many.
+ROWS_OF_A_CALL = 30_000
 # A layout is given up above a load at which its TPOT exceeds the limit by this share.
 TPOT_MARGIN = 0.25
 # The step of the grid on which a limit ends to hold is cut into so many sections, and the one where it ends again. A
 # call costs little more for many rows than for few.
-SECTIONS = 7
-SECTIONINGS = 3
+SECTIONS = 19
+SECTIONINGS = 2
 # What may be the best of its group is narrowed even if TPOT would have to fall so much on the way.
 DIP_NEAR_BEST = 0.03
 
@@ -198,8 +200,9 @@ def _coarse(batches: FloatArray, width: int, group: IntArray, evaluate: Evaluate
     places = np.arange(0, len(batches), width)
     active, none, place = np.arange(len(group)), np.zeros(0, dtype=np.int64), []
     found: Descent | None = None
-    for start in range(0, len(places), LOADS_AT_ONCE):
-        here = places[start : start + LOADS_AT_ONCE]
+    while len(places):
+        at_once = max(LOADS_AT_ONCE, ROWS_OF_A_CALL // max(len(active), 1))
+        here, places = places[:at_once], places[at_once:]
         place.append(np.tile(here, len(active)))
         layout, batch = np.repeat(active, len(here)), batches[place[-1]]
         more = evaluate(layout, batch)
