@@ -1,6 +1,6 @@
 """Rows of columns: which are distinct, and blocks of them by index. What makes large blocks cheap."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -33,15 +33,6 @@ def row_codes(table: FloatArray) -> npt.NDArray[np.uint64]:
         codes = (codes ^ bits[:, column]) * _MULTIPLIERS[column]
         codes ^= codes >> np.uint64(29)
     return codes
-
-
-def distinct(columns: Mapping[str, Column]) -> tuple[dict[str, FloatArray], IntArray]:
-    """The distinct rows of some columns, and for every row the index of its distinct one.
-
-    Station times depend on few columns: looking up the distinct rows only is what makes large blocks cheap.
-    """
-    first, inverse = distinct_rows(list(columns.values()))
-    return {name: np.asarray(column, dtype=np.float64)[first] for name, column in columns.items()}, inverse
 
 
 def distinct_keys(*columns: Column) -> tuple[list[tuple[float, ...]], IntArray]:

@@ -1,8 +1,50 @@
 """Distinct rows of columns."""
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from afd_dse.rows import distinct_keys, ranges
+from afd_dse.rows import distinct_keys, distinct_rows, is_constant, ranges
+
+tables = st.integers(1, 6).flatmap(
+    lambda width: st.lists(
+        st.lists(st.sampled_from([0.0, -0.0, 1.0, 1.5, 1e9, -(2.0**40)]), min_size=width, max_size=width),
+        min_size=1,
+        max_size=40,
+    )
+)
+
+
+@given(tables, st.booleans(), st.sampled_from([1, 300]))
+def test_distinct_rows_come_in_order_and_lead_back_to_every_row(
+    rows: list[list[float]], whole: bool, times: int
+) -> None:
+    table = np.tile(np.array(rows), (times, 1))
+    if whole:
+        table = np.floor(table).astype(np.int64)
+    first, inverse = distinct_rows(list(table.T))
+    assert np.array_equal(table[first[inverse]], table)
+    assert len(first) == len({tuple(x + 0 for x in row) for row in table.tolist()})
+    assert (np.diff(first) > 0).all()
+    assert np.array_equal(inverse[first], np.arange(len(first)))
+
+
+@pytest.mark.parametrize("width", [2, 40, 5_000, 2**21])
+def test_many_integers_are_numbered_whatever_they_span(width: int) -> None:
+    rng = np.random.default_rng(0)
+    columns = [rng.integers(0, 3, 10_000) * width - 7, rng.choice(rng.random(27), 10_000)]
+    first, inverse = distinct_rows(columns)
+    assert len(first) == 81
+    assert all(np.array_equal(column[first[inverse]], column) for column in columns)
+
+
+def test_a_column_is_constant_where_all_of_it_is_equal() -> None:
+    column = np.ones(100)
+    assert is_constant(column)
+    column[37] = 2.0
+    assert not is_constant(column)
+    assert not is_constant(column[:0])
 
 
 def test_distinct_keys_come_in_order_with_the_rows_that_have_them() -> None:

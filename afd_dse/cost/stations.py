@@ -10,7 +10,7 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.station import Lookup, Shapes, StationTime, shapes_of
 from afd_dse.network.collectives import all_reduce
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
-from afd_dse.rows import Column, distinct
+from afd_dse.rows import Column
 
 ACTIVATION_BYTES = 2.0  # activations between kernels are bfloat16
 # Share of the mean context over which the slope of decode attention is taken: wide enough to pass over the steps of
@@ -322,14 +322,18 @@ def _dense(look: Lookup, name: str, width: int, gated: bool) -> None:
 
 def head_seconds(scenario: Scenario, *, pool: Column, tp: Column, sequences: Column) -> FloatArray:
     """LM head and sampling of ``sequences`` tokens on attention GPUs, seconds [n]; once a step, not per micro-batch."""
-    rows, inverse = distinct({"pool": pool, "tp": tp, "sequences": sequences})
-    seconds = np.zeros(len(rows["pool"]))
-    for number in np.unique(rows["pool"]).astype(int):
-        at = rows["pool"] == number
-        database, m = scenario.databases[number], np.maximum(rows["sequences"][at], 1e-9)
-        width = np.ceil(scenario.model.vocabulary / rows["tp"][at])
-        head = database.layer_gemm(dtype="bfloat16", m=m, n=width, k=float(scenario.model.hidden)).seconds
-        sampling = database.elementwise(bytes_moved=m * width * 4.0 * 2.0).seconds
-        seconds[at] = np.where(rows["sequences"][at] > 0, head + sampling, 0.0)
-    result: FloatArray = seconds[inverse]
-    return result
+    shapes = Shapes(scenario, {"pool": pool, "tp": tp, "sequences": sequences})
+    return shapes.station(_head_of_kind, "head").seconds[:, 0]
+
+
+def _head_of_kind(look: Lookup) -> None:
+    """The head is no layer's: it stands under the first kind."""
+    active = look.columns["sequences"] > 0.0
+    if look.number or not active.any():
+        return
+    database, model = look.database, look.scenario.model
+    m = look.columns["sequences"][active]
+    width = np.ceil(model.vocabulary / look.columns["tp"][active])
+    head = database.layer_gemm(dtype="bfloat16", m=m, n=width, k=float(model.hidden))
+    look.add("LM head", head, active)
+    look.add("sampling", database.elementwise(bytes_moved=m * width * 4.0 * 2.0), active)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from afd_dse.cost.columns import ALL_COLUMNS, Candidates
 from afd_dse.cost.shape_memory import ShapeMemory
 from afd_dse.cost.station import StationTable
-from afd_dse.rows import distinct, distinct_rows, row_codes
+from afd_dse.rows import row_codes
 from tests.strategies import block, scenario, seeds
 
 tables = st.integers(1, 6).flatmap(
@@ -19,26 +19,11 @@ tables = st.integers(1, 6).flatmap(
 
 
 @given(tables)
-def test_distinct_rows_are_distinct_and_lead_back_to_every_row(rows: list[list[float]]) -> None:
-    table = np.array(rows)
-    first, inverse = distinct_rows(list(table.T))
-    assert np.array_equal(table[first[inverse]], table)
-    assert len(first) == len({tuple(x + 0.0 for x in row) for row in rows})
-
-
-@given(tables)
 def test_equal_rows_have_equal_codes(rows: list[list[float]]) -> None:
     table = np.array(rows)
     codes = row_codes(table)
     same = (table[:, None, :] == table[None, :, :]).all(axis=2)
     assert np.array_equal(codes[:, None] == codes[None, :], same)
-
-
-def test_distinct_columns_keep_their_names() -> None:
-    rows, inverse = distinct({"a": np.array([2, 1, 2]), "b": np.array([0.5, 0.5, 0.5])})
-    assert set(rows) == {"a", "b"}
-    assert rows["a"][inverse].tolist() == [2, 1, 2]
-    assert len(rows["a"]) == 2
 
 
 def test_a_missing_or_unknown_column_is_an_error() -> None:
@@ -48,6 +33,18 @@ def test_a_missing_or_unknown_column_is_an_error() -> None:
     columns.pop("decode_tp")
     with pytest.raises(KeyError, match="decode_tp"):
         Candidates.of(**columns)
+
+
+@given(seeds)
+def test_columns_of_one_value_are_held_once_and_mean_the_same(seed: int) -> None:
+    whole = block(scenario(), seed)
+    compact = whole.compact
+    rows = np.array([3, 0, 0])
+    for name in ALL_COLUMNS:
+        assert np.array_equal(compact.columns[name], whole.columns[name])
+        assert np.array_equal(compact.take(rows).columns[name], whole.columns[name][rows])
+        one = len(np.unique(whole.columns[name])) == 1
+        assert (compact.columns[name].strides[0] == 0) == one
 
 
 def test_scalars_spread_over_arrays() -> None:
