@@ -6,6 +6,7 @@ frameworks' exchanges on HGX and one tray (``moe_a2a``), and TensorRT-LLM's all-
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -158,6 +159,17 @@ class Plan:
     same_key: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The curves of a table, and of each its kernel, expert group and shape, and the largest group of its kernel."""
+
+    curves: CurveSet
+    kernel: npt.NDArray[np.object_]
+    ep: FloatArray
+    shape: FloatArray
+    reach: FloatArray
+
+
 class ExchangeTable:
     """One phase measured at one place; ``rows`` have the columns :data:`_COLUMNS`."""
 
@@ -176,24 +188,33 @@ class ExchangeTable:
         )
         efficiency = light / rows["seconds"].to_numpy(np.float64)
         good = np.isfinite(efficiency) & (efficiency > 0.0) & (efficiency <= MAX_EFFICIENCY)
-        rows = rows.assign(efficiency=efficiency)[good]
-        self.rows = rows
-        grouped = rows.groupby(_KEY)
-        keys = grouped.size().reset_index()[_KEY]
-        curve, tokens = np.asarray(grouped.ngroup(), dtype=np.int64), rows["tokens"].to_numpy(np.float64)
-        self._curves = CurveSet(curve, tokens, rows["efficiency"].to_numpy(np.float64))
-        self._kernel = keys["kernel"].to_numpy(object)
-        self._ep = keys["ep"].to_numpy(np.float64)
-        self._shape = keys[["wire", "hidden", "topk", "experts"]].to_numpy(np.float64)
-        # The largest ep that a curve's kernel was measured at.
-        reach = {kernel: self._ep[self._kernel == kernel].max() for kernel in dict.fromkeys(self._kernel)}
-        self._reach = np.array([reach[kernel] for kernel in self._kernel])
+        self._good, self._efficiency = good, efficiency[good]
+        self._all_rows = rows
         self._plans: dict[tuple[tuple[float, ...], float], Plan] = {}
+        # Largest expert group measured.
+        self.largest_ep = float(rows["ep"].to_numpy()[good].max(initial=0))
 
-    @property
-    def largest_ep(self) -> float:
-        """Largest expert group measured."""
-        return float(self._ep.max())
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The rows that can be right, with their ``efficiency``."""
+        rows: pd.DataFrame = self._all_rows[self._good].assign(efficiency=self._efficiency)
+        return rows
+
+    @cached_property
+    def _measured(self) -> _Measured:
+        """Most tables are only asked how far they reach."""
+        grouped = self.rows.groupby(_KEY)
+        keys = grouped.size().reset_index()[_KEY]
+        curve, tokens = np.asarray(grouped.ngroup(), dtype=np.int64), self.rows["tokens"].to_numpy(np.float64)
+        kernel, ep = keys["kernel"].to_numpy(object), keys["ep"].to_numpy(np.float64)
+        reach = {one: ep[kernel == one].max() for one in dict.fromkeys(kernel)}
+        return _Measured(
+            CurveSet(curve, tokens, self._efficiency),
+            kernel,
+            ep,
+            keys[["wire", "hidden", "topk", "experts"]].to_numpy(np.float64),
+            np.array([reach[one] for one in kernel]),
+        )
 
     def plan(self, shape: tuple[float, ...], ep: float) -> Plan:
         """Curves that answer for a shape (wire bytes, hidden, topk, experts): of the nearest measured one."""
@@ -202,16 +223,17 @@ class ExchangeTable:
         return self._plans[shape, ep]
 
     def _resolve(self, shape: FloatArray, ep: float) -> Plan:
-        apart = np.log(self._shape / shape)
+        measured = self._measured
+        apart = np.log(measured.shape / shape)
         distance = (apart**2 * _DISTANCE).sum(axis=1)
-        enough = self._reach >= ep
+        enough = measured.reach >= ep
         usable = enough if enough.any() else np.ones(len(distance), dtype=bool)
         nearest = usable & (distance <= distance[usable].min() + 1e-12)
         gap = np.abs(apart[nearest]).max(axis=0)
         equal = bool((gap < EQUAL).all())
         found = [
-            self._along_ep(np.flatnonzero(nearest & (self._kernel == kernel)), ep, equal)
-            for kernel in dict.fromkeys(self._kernel[nearest])
+            self._along_ep(np.flatnonzero(nearest & (measured.kernel == kernel)), ep, equal)
+            for kernel in dict.fromkeys(measured.kernel[nearest])
         ]
         inside = any(within for _, within in found)
         same_key = inside and bool(gap[0] < SAME_TYPE and (gap[1:] < EQUAL).all())
@@ -219,8 +241,8 @@ class ExchangeTable:
 
     def _along_ep(self, curves: npt.NDArray[np.intp], ep: float, equal: bool) -> tuple[Kernel, bool]:
         """A kernel at ``ep``, and whether that lies within its measured ones; ``equal``: of the very shape."""
-        curves = curves[np.argsort(self._ep[curves])]
-        known = self._ep[curves]
+        curves = curves[np.argsort(self._measured.ep[curves])]
+        known = self._measured.ep[curves]
         position = int(np.searchsorted(known, ep))
         if position < len(known) and known[position] == ep:
             return curve_of(int(curves[position]), at_point=equal), True
@@ -234,7 +256,7 @@ class ExchangeTable:
         self, plans: Sequence[Plan], which: IntArray, tokens: FloatArray
     ) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
         """Efficiency of the fastest kernel at ``tokens`` [q], by the plan ``which`` [q]; and whether it is a point."""
-        return fastest(self._curves, [plan.kernels for plan in plans], which, tokens)
+        return fastest(self._measured.curves, [plan.kernels for plan in plans], which, tokens)
 
 
 class ExchangeFamily:

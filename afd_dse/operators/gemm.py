@@ -196,7 +196,9 @@ class GemmFamily:
 
     def _find(self, dtype: str) -> tuple[GemmTable, Source] | None:
         for source in sources(self._accelerator, self._framework, dtype):
-            frame = load_table(source.accelerator, source.framework, "gemm")
+            frame = load_table(
+                source.accelerator, source.framework, "gemm", only={"gemm_dtype": source.dtype}
+            )
             if frame is None:
                 continue
             rates = rates_of(source.accelerator, self._reference)

@@ -13,7 +13,7 @@ from afd_dse.operators.fastest import Kernel, curve_of, fastest
 from afd_dse.operators.interpolation import CurveSet
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 from afd_dse.operators.speed_of_light import moe_work, seconds
-from afd_dse.operators.store import load_table
+from afd_dse.operators.store import ALL_ROWS, load_table
 from afd_dse.rows import distinct_keys
 from afd_dse.spec.accelerator import Accelerator
 
@@ -48,16 +48,17 @@ def is_gated(kernel: str) -> bool:
     return "nongated" not in kernel
 
 
-def load_frame(accelerator: str, framework: str) -> pd.DataFrame | None:
-    """All MoE rows of one place: the general table and, where there is one, that of wide expert parallelism.
+def load_frame(accelerator: str, framework: str, dtype: str | None = None) -> pd.DataFrame | None:
+    """MoE rows of one place, all or of one data type: the general table and, where there is one, that of wide EP.
 
     SGLang's wide-EP kernels (DeepGEMM on DeepEP's masked or contiguous layout) stand in tables of their own, where
     even routing is called uniform; both layouts become kernels among which the fastest is taken.
     """
-    frames = [load_table(accelerator, framework, "moe")]
+    only = ALL_ROWS if dtype is None else {"moe_dtype": dtype}
+    frames = [load_table(accelerator, framework, "moe", only=only)]
     if framework == "sglang":
         for op, kernel in _WIDE_EP.items():
-            wide = load_table(accelerator, framework, op)
+            wide = load_table(accelerator, framework, op, only=only)
             if wide is not None:
                 wide = wide.assign(
                     kernel_source=kernel, distribution=wide["distribution"].replace({"uniform": BALANCED})
@@ -272,8 +273,8 @@ class MoeFamily:
 
     def _find(self, dtype: str) -> tuple[MoeTable, Source] | None:
         for source in sources(self._accelerator, self._framework, dtype):
-            frame = load_frame(source.accelerator, source.framework)
-            if frame is None or not (frame["moe_dtype"] == source.dtype).any():
+            frame = load_frame(source.accelerator, source.framework, source.dtype)
+            if frame is None or frame.empty:
                 continue
             rates = rates_of(source.accelerator, self._reference)
             rows = clean_rows(frame, rates, source.dtype)

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import cast
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
@@ -16,6 +18,8 @@ from afd_dse.operators.table_schema import SCHEMAS
 from afd_dse.resources import operator_db_root, parse_yaml
 
 PROVENANCE_FILE = "provenance.yaml"
+# What leaves no row out.
+ALL_ROWS: Mapping[str, str] = MappingProxyType({})
 _REMEDY = "rebuild the store with `afd-dse db import`"
 
 
@@ -40,20 +44,39 @@ def has_table(accelerator: str, framework: str, op: str) -> bool:
     return table_path(accelerator, framework, op).is_file()
 
 
-def load_table(accelerator: str, framework: str, op: str, root: Path | None = None) -> pd.DataFrame | None:
+def load_table(
+    accelerator: str,
+    framework: str,
+    op: str,
+    root: Path | None = None,
+    *,
+    only: Mapping[str, str] = ALL_ROWS,
+) -> pd.DataFrame | None:
     """Table of ``op``, None where nobody measured it; text as str, counts as int64, measurements as float64.
 
-    Cached: the caller gets a shallow copy, whose columns it may replace. Raises :class:`DatabaseError` for an
-    operator that no schema declares and for a file that is damaged.
+    ``only`` the rows whose columns have the values given: most of the time goes into rows that nobody asks for. Cached:
+    the caller gets a shallow copy, whose columns it may replace. Raises :class:`DatabaseError` for an operator that no
+    schema declares and for a file that is damaged.
     """
     if op not in SCHEMAS:
         raise DatabaseError(f"no table schema for operator {op!r}; there are {', '.join(sorted(SCHEMAS))}")
-    table = _read(table_path(accelerator, framework, op, root), op)
+    table = _rows(table_path(accelerator, framework, op, root), op, tuple(only.items()))
     return None if table is None else table.copy(deep=False)
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, op: str) -> pd.DataFrame | None:
+def _rows(path: Path, op: str, only: tuple[tuple[str, str], ...]) -> pd.DataFrame | None:
+    table = _read(path, op)
+    if table is None:
+        return None
+    for name, value in only:
+        table = table.filter(pc.equal(table[name], value))
+    frame: pd.DataFrame = table.to_pandas(use_threads=False)
+    return frame
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, op: str) -> pa.Table | None:
     if not path.is_file():
         return None
     schema = SCHEMAS[op]
@@ -72,8 +95,7 @@ def _read(path: Path, op: str) -> pd.DataFrame | None:
         raise DatabaseError(
             f"{path}: operator table has a column of the wrong type ({error}); {_REMEDY}"
         ) from error
-    frame: pd.DataFrame = pa.table(columns, names=list(schema.columns)).to_pandas(use_threads=False)
-    return frame
+    return pa.table(columns, names=list(schema.columns))
 
 
 def tables(root: Path | None = None) -> list[StoredTable]:
