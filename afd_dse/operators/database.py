@@ -12,7 +12,7 @@ from afd_dse.operators import linear_attention as linear
 from afd_dse.operators import mla as latent
 from afd_dse.operators.collectives import CollectiveFamily
 from afd_dse.operators.expert_exchange import ExchangeFamily
-from afd_dse.operators.gemm import GemmFamily
+from afd_dse.operators.gemm import EngineGemms, GemmFamily
 from afd_dse.operators.latency import FloatArray, Latency, Provenance
 from afd_dse.operators.moe import BALANCED, MoeFamily
 from afd_dse.operators.table_schema import FRAMEWORKS
@@ -28,9 +28,6 @@ ELEMENTWISE_LAUNCH_S = 1.5e-6
 # NOTE: TensorRT-LLM's autotuner times every GEMM library it links (cuBLASLt, CUTLASS, DeepGEMM, generated kernels) at
 # start-up and takes the fastest; its published tables hold one kernel. The other frameworks call one library.
 AUTOTUNED = ("trtllm",)
-# NOTE: per-tensor scales of activations are static in the published checkpoints, so that engines fuse the
-# quantisation into the norm or activation before the GEMM. Block scales are computed from the activations.
-STATIC_SCALES = ("fp8",)
 
 Values = npt.ArrayLike
 
@@ -91,21 +88,17 @@ class OperatorDatabase:
         shape, columns = _flat(m, n, k)
         first, which = distinct_rows(columns)
         m_, n_, k_ = (column[first] for column in columns)
-        best: Latency | None = None
-        for family in self._engine_gemms:
-            one = family.latency(dtype, m_, n_, k_)
-            if dtype in STATIC_SCALES:
-                one = Latency(one.seconds - family.quantization_s(dtype), one.provenance)
-            best = one if best is None else best.faster(one)
-        assert best is not None
+        best = self._engine_gemms.latency(dtype, m_, n_, k_)
         return _shaped(Latency(best.seconds[which], best.provenance[which]), shape)
 
     @cached_property
-    def _engine_gemms(self) -> tuple[GemmFamily, ...]:
+    def _engine_gemms(self) -> EngineGemms:
         if self.framework not in AUTOTUNED:
-            return (self._gemm,)
+            return EngineGemms([self._gemm])
         others = (name for name in FRAMEWORKS if name != self.framework)
-        return (self._gemm, *(GemmFamily(self.accelerator, name, self.reference) for name in others))
+        return EngineGemms(
+            [self._gemm, *(GemmFamily(self.accelerator, name, self.reference) for name in others)]
+        )
 
     def moe(
         self,
