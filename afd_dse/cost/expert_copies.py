@@ -10,7 +10,7 @@ from afd_dse.architecture.weights import expert_weight_bytes
 from afd_dse.cost.expert_barrier import PREFETCH_OVERLAPPED
 from afd_dse.cost.reconfiguration import exposed_copy, worth_copying
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.station import StationTable, StationTime
+from afd_dse.cost.station import PartTable, StationTable, StationTime
 from afd_dse.network.tiers import LINK_EFFICIENCY
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 
@@ -135,5 +135,7 @@ def link_wait(name: str, seconds: FloatArray) -> StationTime:
     waiting = StationTable.zeros(*seconds.shape)
     rows, level = np.arange(len(seconds)), np.full(len(seconds), Provenance.SPEED_OF_LIGHT, dtype=np.int8)
     for number in range(seconds.shape[1]):
-        waiting.add(name, number, Latency(seconds[:, number], level), rows)
+        part = PartTable.zeros(len(seconds))
+        part.add(name, Latency(seconds[:, number], level))
+        waiting.add(part, rows, [number])
     return waiting.time

@@ -1,5 +1,6 @@
 """What moves between attention and FFN in a layer: expert dispatch and combine, or the transfer between groups."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from afd_dse.architecture.model import LayerKind, MoeFfn
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.station import Lookup, StationTime, shapes_of
+from afd_dse.cost.station import Lookup, Part, StationTime, shapes_of
 from afd_dse.cost.stations import ACTIVATION_BYTES
 from afd_dse.network.traffic import Routing, attention_ffn_seconds, busiest_port, exchange_seconds
 from afd_dse.operators.latency import Latency, Provenance
@@ -69,23 +70,27 @@ def element_bytes(scenario: Scenario, way: str) -> float:
 def exchange(scenario: Scenario, shape: ExchangeShape) -> tuple[StationTime, StationTime]:
     """Dispatch and combine inside a group, seconds [n, kinds] each; measured where a table reaches, else modelled."""
     shapes = shapes_of(scenario, shape)
-    dispatch, combine = (shapes.station(partial(_exchange_of_kind, way), way) for way in WAYS)
+    dispatch, combine = (shapes.station([_over_links(_exchange, way)], way) for way in WAYS)
     return dispatch, combine
 
 
 def transfer(scenario: Scenario, shape: TransferShape) -> tuple[StationTime, StationTime]:
     """Attention → FFN and FFN → attention between groups, seconds [n, kinds] each."""
     shapes = shapes_of(scenario, shape)
-    there, back = (shapes.station(partial(_transfer_of_kind, way)) for way in WAYS)
+    there, back = (shapes.station([_over_links(_transfer, way)]) for way in WAYS)
     return there, back
 
 
 def pack(scenario: Scenario, shape: TransferShape) -> StationTime:
     """Attention GPUs' kernels for the transfer, [n, kinds]: quantise and scatter the copies, sum what comes back."""
-    return shapes_of(scenario, shape).station(_packing_of_kind)
+    return shapes_of(scenario, shape).station([Part(_packing, lambda kind: kind.ffn)])
 
 
-def _exchange_of_kind(way: str, look: Lookup) -> None:
+def _over_links(add: Callable[[str, Lookup], None], way: str) -> Part:
+    return Part(partial(add, way), lambda kind: kind.ffn)
+
+
+def _exchange(way: str, look: Lookup) -> None:
     c, scenario, kind = look.columns, look.scenario, look.kind
     if not isinstance(kind.ffn, MoeFfn):
         return
@@ -130,7 +135,7 @@ def _exchange_of_kind(way: str, look: Lookup) -> None:
     look.add(f"expert {way}", Latency(seconds, provenance), moving)
 
 
-def _transfer_of_kind(way: str, look: Lookup) -> None:
+def _transfer(way: str, look: Lookup) -> None:
     c, scenario, kind = look.columns, look.scenario, look.kind
     seconds = attention_ffn_seconds(
         scenario.tiers,
@@ -150,7 +155,7 @@ def _transfer_of_kind(way: str, look: Lookup) -> None:
     look.add(name, Latency(seconds, provenance))
 
 
-def _packing_of_kind(look: Lookup) -> None:
+def _packing(look: Lookup) -> None:
     c, database, scenario, kind = look.columns, look.database, look.scenario, look.kind
     hidden = float(scenario.model.hidden)
     copies = routing_of(kind).copies(c["ep"]) * c["moe_tp"]

@@ -1,6 +1,6 @@
 """A station of the pipeline: its time per kind of layer, looked up once per distinct shape."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,13 +40,12 @@ class StationTable:
         """An empty station."""
         return cls(np.zeros((rows, kinds)), np.zeros((rows, kinds, len(Provenance))))
 
-    def add(self, name: str, kind: int, latency: Latency, rows: npt.NDArray[np.int64]) -> None:
-        """Add an operator that runs on ``rows``."""
-        self.seconds[rows, kind] += latency.seconds
-        self.by_provenance[rows, kind, latency.provenance] += latency.seconds
-        # Operators are kept where someone can read them: for a single shape.
-        if len(self.seconds) == 1 and len(rows):
-            self.operations.append(Operation(name, kind, latency))
+    def add(self, part: "PartTable", rows: IntArray, kinds: Sequence[int]) -> None:
+        """Add operators that run on ``rows``, the same ones for every one of ``kinds``."""
+        for kind in kinds:
+            self.seconds[rows, kind] += part.seconds
+            self.by_provenance[rows, kind] += part.by_provenance
+            self.operations += [Operation(name, kind, latency) for name, latency in part.operations]
 
     @property
     def time(self) -> "StationTime":
@@ -120,20 +119,52 @@ class StationTime:
         )
 
 
+@dataclass(slots=True)
+class PartTable:
+    """Some operators of a station while they are looked up: seconds [n], and by provenance [n, 4].
+
+    For a single row also the operators themselves, for those who can read them.
+    """
+
+    seconds: FloatArray
+    by_provenance: FloatArray
+    operations: list[tuple[str, Latency]] = field(default_factory=list)
+
+    @classmethod
+    def zeros(cls, rows: int) -> "PartTable":
+        """No operators yet."""
+        return cls(np.zeros(rows), np.zeros((rows, len(Provenance))))
+
+    def add(self, name: str, latency: Latency, active: npt.NDArray[np.bool_] | None = None) -> None:
+        """Add an operator on all rows, or on the ``active`` ones that ``latency`` is for."""
+        if not latency.seconds.size:
+            return
+        rows = slice(None) if active is None else np.flatnonzero(active)
+        self.seconds[rows] += latency.seconds
+        level = latency.provenance
+        if (level == level[0]).all():
+            self.by_provenance[rows, level[0]] += latency.seconds
+        else:
+            each = np.arange(len(self.seconds)) if active is None else rows
+            self.by_provenance[each, level] += latency.seconds
+        if len(self.seconds) == 1:
+            self.operations.append((name, latency))
+
+
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Shapes of one pool and one kind of layer whose operators are to be added to a station.
-
-    ``columns`` the shapes' columns [n]; ``members`` their rows in ``station``; ``number`` that of the kind.
-    """
+    """Shapes of one pool whose operators are to be added for one kind of layer; ``columns`` the shapes' [n]."""
 
     scenario: Scenario
     pool: int
-    number: int
     kind: LayerKind
     columns: dict[str, FloatArray]
-    station: StationTable
-    members: npt.NDArray[np.int64]
+    table: PartTable
+
+    @property
+    def rows(self) -> int:
+        """How many shapes there are."""
+        return len(self.table.seconds)
 
     @property
     def database(self) -> OperatorDatabase:
@@ -142,11 +173,18 @@ class Lookup:
 
     def add(self, name: str, latency: Latency, active: npt.NDArray[np.bool_] | None = None) -> None:
         """Add an operator on all shapes, or on the ``active`` ones that ``latency`` is for."""
-        rows = self.members if active is None else self.members[active]
-        self.station.add(name, self.number, latency, rows)
+        self.table.add(name, latency, active)
 
 
-OfKind = Callable[[Lookup], None]
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Operators of a station, by ``add``: the same for kinds of layers that are equal in what they depend ``on``.
+
+    So they are looked up once for all of them.
+    """
+
+    add: Callable[[Lookup], None]
+    on: Callable[[LayerKind], Hashable]
 
 
 class Shapes:
@@ -160,30 +198,36 @@ class Shapes:
             [np.asarray(column[self._first], dtype=np.float64) for column in columns.values()], axis=1
         )
 
-    def station(self, of_kind: OfKind, side: str | None = None) -> StationTime:
-        """Station of every row, by ``of_kind`` for each pool and kind of layer.
+    def station(self, parts: Sequence[Part], side: str | None = None) -> StationTime:
+        """Station of every row: all ``parts``, for each pool and kind of layer.
 
         Distinct shapes are looked up once, and remembered under the name ``side`` for later blocks of the scenario;
         without a name they are not: formulas cost less than remembering.
         """
         if self._rows <= 1 or side is None:
-            time = self._look_up(self._table, of_kind).time
+            time = self._look_up(self._table, parts).time
             return time if len(self._first) == self._rows else time.take(self._inverse)
         memory: ShapeMemory = self._scenario.shape_memory.setdefault(side, ShapeMemory())
-        found = memory.rows(self._table, lambda shapes: self._look_up(shapes, of_kind))
+        found = memory.rows(self._table, lambda shapes: self._look_up(shapes, parts))
         seconds, by_provenance = memory.arrays
         at = found if len(self._first) == self._rows else found[self._inverse]
         return StationTime(np.take(seconds, at, axis=0), trust_in(by_provenance, at))
 
-    def _look_up(self, table: FloatArray, of_kind: OfKind) -> StationTable:
-        scenario = self._scenario
-        station = StationTable.zeros(len(table), len(scenario.model.kinds))
+    def _look_up(self, table: FloatArray, parts: Sequence[Part]) -> StationTable:
+        scenario, kinds = self._scenario, self._scenario.model.kinds
+        station = StationTable.zeros(len(table), len(kinds))
         rows = dict(zip(self._names, table.T, strict=True))
         for pool in np.unique(rows["pool"]).astype(int):
             members = np.flatnonzero(rows["pool"] == pool)
-            part = {name: column[members] for name, column in rows.items()}
-            for number, kind in enumerate(scenario.model.kinds):
-                of_kind(Lookup(scenario, int(pool), number, kind, part, station, members))
+            columns = {name: column[members] for name, column in rows.items()}
+            for part in parts:
+                alike: dict[Hashable, list[int]] = {}
+                for number, kind in enumerate(kinds):
+                    alike.setdefault(part.on(kind), []).append(number)
+                for numbers in alike.values():
+                    found = PartTable.zeros(len(members))
+                    part.add(Lookup(scenario, int(pool), kinds[numbers[0]], columns, found))
+                    station.add(found, members, numbers)
         return station
 
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from afd_dse.architecture.model import DenseFfn, Gqa, LinearAttention, Mla
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.station import Lookup, Shapes, StationTime, shapes_of
+from afd_dse.cost.station import Lookup, Part, Shapes, StationTime, shapes_of
 from afd_dse.network.collectives import all_reduce
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 from afd_dse.rows import Column
@@ -58,14 +58,12 @@ class FfnShape:
 
 def attention_station(scenario: Scenario, shape: AttentionShape) -> StationTime:
     """Attention of a layer of each kind: projections, kernel, norms, router, all-reduce over TP. Seconds [n, kinds]."""
-    return shapes_of(scenario, shape).station(_attention_of_kind, "attention")
+    return shapes_of(scenario, shape).station(_ATTENTION, "attention")
 
 
-def _attention_of_kind(look: Lookup) -> None:
+def _attention(look: Lookup) -> None:
     c, database, scenario, pool, kind = look.columns, look.database, look.scenario, look.pool, look.kind
-    hidden = float(scenario.model.hidden)
-    prefill_tokens = c["prefill_sequences"] * c["piece"] / c["cp"]
-    tokens = c["decode_tokens"] + prefill_tokens
+    hidden, tokens = float(scenario.model.hidden), _tokens(c)
     match kind.attention:
         case Gqa() as spec:
             _gqa(look, spec, tokens)
@@ -76,9 +74,6 @@ def _attention_of_kind(look: Lookup) -> None:
     # Two norms with residual: each reads the block's output and the residual stream and writes both.
     norms = database.elementwise(bytes_moved=tokens * hidden * ACTIVATION_BYTES * 8.0)
     look.add("norms and residual", norms)
-    if not isinstance(kind.ffn, DenseFfn):
-        router = database.layer_gemm(dtype="bfloat16", m=tokens, n=float(kind.ffn.experts), k=hidden)
-        look.add("router", router)
     reduced = all_reduce(
         database, scenario.tiers, pool, message_bytes=tokens * hidden * ACTIVATION_BYTES, gpus=c["tp"]
     )
@@ -90,6 +85,26 @@ def _attention_of_kind(look: Lookup) -> None:
     overheads = look.scenario.pools[look.pool].overheads
     linear = overheads.linear_layer_s if isinstance(kind.attention, LinearAttention) else 0.0
     _add_gaps(look, overheads.layer_s + linear)
+
+
+def _router(look: Lookup) -> None:
+    if isinstance(look.kind.ffn, DenseFfn):
+        return
+    experts, hidden = float(look.kind.ffn.experts), float(look.scenario.model.hidden)
+    router = look.database.layer_gemm(dtype="bfloat16", m=_tokens(look.columns), n=experts, k=hidden)
+    look.add("router", router)
+
+
+# What picks the experts runs on the attention GPUs.
+_ATTENTION = (Part(_attention, lambda kind: kind.attention), Part(_router, lambda kind: kind.ffn))
+
+
+def _tokens(columns: dict[str, FloatArray]) -> FloatArray:
+    """Tokens of one attention GPU, [n]."""
+    result: FloatArray = (
+        columns["decode_tokens"] + columns["prefill_sequences"] * columns["piece"] / columns["cp"]
+    )
+    return result
 
 
 def _gqa(look: Lookup, spec: Gqa, tokens: FloatArray) -> None:
@@ -223,10 +238,10 @@ def attention_growth(scenario: Scenario, shape: AttentionShape) -> StationTime:
     """
     names = ("pool", "tp", "cp", "decode_sequences", "decode_tokens")
     columns = {name: getattr(shape, name) for name in names}
-    return Shapes(scenario, columns).station(_growth_of_kind, "attention growth")
+    return Shapes(scenario, columns).station([Part(_growth, lambda kind: kind.attention)], "attention growth")
 
 
-def _growth_of_kind(look: Lookup) -> None:
+def _growth(look: Lookup) -> None:
     rows = look.columns["decode_sequences"] > 0
     spec = look.kind.attention
     if isinstance(spec, LinearAttention) or not rows.any():
@@ -242,10 +257,10 @@ def _growth_of_kind(look: Lookup) -> None:
 
 def ffn_station(scenario: Scenario, shape: FfnShape) -> StationTime:
     """FFN of one layer of each kind: dense FFN or shared and routed experts of one rank. Seconds [n, kinds]."""
-    return shapes_of(scenario, shape).station(_ffn_of_kind, "ffn")
+    return shapes_of(scenario, shape).station([Part(_ffn, lambda kind: kind.ffn)], "ffn")
 
 
-def _ffn_of_kind(look: Lookup) -> None:
+def _ffn(look: Lookup) -> None:
     c, database, scenario, pool, kind = look.columns, look.database, look.scenario, look.pool, look.kind
     q, hidden = scenario.quantization, scenario.model.hidden
     if isinstance(kind.ffn, DenseFfn):
@@ -288,9 +303,8 @@ def _ffn_of_kind(look: Lookup) -> None:
 
 def _add_gaps(look: Lookup, seconds: float) -> None:
     """Gaps between kernels, and kernels that no table holds: fitted to whole engines, and no kernel's own."""
-    rows = len(look.members)
-    fitted = np.full(rows, Provenance.INTERPOLATED, dtype=np.int8)
-    look.add("kernel gaps", Latency(np.full(rows, seconds), fitted))
+    fitted = np.full(look.rows, Provenance.INTERPOLATED, dtype=np.int8)
+    look.add("kernel gaps", Latency(np.full(look.rows, seconds), fitted))
 
 
 def expert_imbalance(
@@ -303,7 +317,7 @@ def expert_imbalance(
 
 def _dense(look: Lookup, name: str, width: int, gated: bool) -> None:
     c, database, scenario = look.columns, look.database, look.scenario
-    hidden = np.full(len(look.members), float(scenario.model.hidden))
+    hidden = np.full(look.rows, float(scenario.model.hidden))
     tokens, local = c["shard_tokens"], width / c["shard"]
     matrices = 2.0 if gated else 1.0
     # Both projections in one lookup: it costs little more than one.
@@ -323,13 +337,12 @@ def _dense(look: Lookup, name: str, width: int, gated: bool) -> None:
 def head_seconds(scenario: Scenario, *, pool: Column, tp: Column, sequences: Column) -> FloatArray:
     """LM head and sampling of ``sequences`` tokens on attention GPUs, seconds [n]; once a step, not per micro-batch."""
     shapes = Shapes(scenario, {"pool": pool, "tp": tp, "sequences": sequences})
-    return shapes.station(_head_of_kind, "head").seconds[:, 0]
+    return shapes.station([Part(_head, lambda kind: None)], "head").seconds[:, 0]
 
 
-def _head_of_kind(look: Lookup) -> None:
-    """The head is no layer's: it stands under the first kind."""
+def _head(look: Lookup) -> None:
     active = look.columns["sequences"] > 0.0
-    if look.number or not active.any():
+    if not active.any():
         return
     database, model = look.database, look.scenario.model
     m = look.columns["sequences"][active]

@@ -114,7 +114,7 @@ def test_experts_alone_hold_no_cache_and_attention_alone_no_experts() -> None:
     assert memory[2, cache] == 0.0
     assert memory[1, cache] > 0.0
     assert memory[1, weights] < 20e9 < 75e9 < memory[2, weights] < 90e9
-    assert memory[3].tolist() == [0.0] * len(TERMS)
+    assert memory.shape == (3, len(TERMS))
 
 
 @settings(max_examples=8)
