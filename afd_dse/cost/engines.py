@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from afd_dse.cost.columns import CHUNKED, PHASE_FIELDS, PHASES, Candidates
-from afd_dse.cost.phase import Cut, Stations, Step, StepLoad, phase_stations, run_step
+from afd_dse.cost.phase import Cut, Stations, Step, StepLoad, phase_stations, run_step, stations_under
 from afd_dse.cost.queueing import (
     conditional_wait,
     length_quantile,
@@ -179,12 +179,11 @@ def _prefill_alone(
     none = np.zeros(len(c))
     split = partition.splits(Phase.PREFILL)
     load = _load(none, chunks.sequences, chunks, chunks.sequences * chunks.piece)
-    stations = phase_stations(scenario, cut, Phase.PREFILL, split, load)
     # One prompt in the whole unit: a rank has it, and the others wait.
     single = _load(none, np.ones(len(c)), chunks, chunks.piece / cut.dp)
-    alone = run_step(scenario, phase_stations(scenario, cut, Phase.PREFILL, split, single))
-    step = run_step(scenario, stations)
-    return prefill_of(scenario, cut, chunks, step, alone.seconds), stations, chunks
+    stations, alone = stations_under(scenario, cut, Phase.PREFILL, split, [load, single])
+    step, alone_s = run_step(scenario, stations), run_step(scenario, alone).seconds
+    return prefill_of(scenario, cut, chunks, step, alone_s), stations, chunks
 
 
 def prefill_of(scenario: Scenario, cut: Cut, chunks: Chunks, step: Step, alone_s: FloatArray) -> Prefill:
@@ -327,9 +326,11 @@ def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines
     share = np.minimum(demand / tokens, 1.0)
     any_rank = 1.0 - (1.0 - share) ** cut.dp
     none = np.zeros(len(c))
-    pure = phase_stations(scenario, cut, Phase.DECODE, split, StepLoad(batch, none, none, none, none))
-    mixed_load = _load(batch, tokens / chunks.piece, chunks, tokens * share / any_rank)
-    mixed = phase_stations(scenario, cut, Phase.DECODE, split, mixed_load)
+    loads = [
+        StepLoad(batch, none, none, none, none),
+        _load(batch, tokens / chunks.piece, chunks, tokens * share / any_rank),
+    ]
+    pure, mixed = stations_under(scenario, cut, Phase.DECODE, split, loads)
     pure_step, mixed_step = run_step(scenario, pure), run_step(scenario, mixed)
     interval = any_rank * mixed_step.seconds + (1.0 - any_rank) * pure_step.seconds
     service = chunks.per_request * mixed_step.seconds

@@ -1,6 +1,6 @@
 """One step of one unit: the stations of attention, links and FFN, and the time a step takes on them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,7 +22,11 @@ from afd_dse.cost.stations import (
 )
 from afd_dse.network.tiers import LINK_EFFICIENCY
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import take_rows
 from afd_dse.spec.cells import Phase
+
+# Rows up to which one call costs less than several: it costs as much as so many rows.
+ROWS_AT_ONCE = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +220,22 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
         policy,
         exposed,
     )
+
+
+def stations_under(
+    scenario: Scenario, cut: Cut, phase: Phase, split: bool, loads: Sequence[StepLoad]
+) -> list[Stations]:
+    """:func:`phase_stations` under each of several ``loads``, which are looked up at once where they are few rows."""
+    rows = len(cut.tp)
+    if rows * len(loads) > ROWS_AT_ONCE:
+        return [phase_stations(scenario, cut, phase, split, load) for load in loads]
+    every = np.tile(np.arange(rows), len(loads))
+    joined = StepLoad(
+        *(np.concatenate([getattr(load, name) for load in loads]) for name in StepLoad.__slots__)
+    )
+    stations = phase_stations(scenario, take_rows(cut, every), phase, split, joined)
+    parts = np.split(np.arange(rows * len(loads)), len(loads))
+    return [take_rows(stations, part) for part in parts]
 
 
 def _ranks_with_prompts(cut: Cut, load: StepLoad) -> FloatArray:
