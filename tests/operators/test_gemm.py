@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afd_dse.operators.database import OperatorDatabase
-from afd_dse.operators.gemm import GemmTable, clean_rows
+from afd_dse.operators.gemm import GemmLookup, GemmTable, clean_rows
 from afd_dse.operators.latency import Provenance
 from afd_dse.operators.speed_of_light import gemm_work, seconds
 from afd_dse.operators.store import load_table
@@ -164,3 +164,22 @@ def test_the_first_query_and_a_hundred_thousand_more_are_quick() -> None:
     # Measured 0.07 s and 0.06 s; the bounds leave room for a busy machine.
     assert first < 1.5
     assert time.perf_counter() - start < 1.0
+
+
+def test_tables_looked_up_at_once_answer_as_each_alone() -> None:
+    """Tables of other axes, other rates and other data types beside each other."""
+    places = [("h200_sxm", "trtllm", "fp8"), ("b200_sxm", "vllm", "bfloat16"), ("h200_sxm", "sglang", "fp8")]
+    tables = []
+    for accelerator, framework, dtype in places:
+        frame, rates = load_table(accelerator, framework, "gemm"), load_accelerator(accelerator)
+        assert frame is not None
+        tables.append(GemmTable(clean_rows(frame, rates, dtype), rates, dtype))
+    rng = np.random.default_rng(0)
+    m, n, k = (np.exp(rng.uniform(0.0, np.log(most), 500)) for most in (1e5, 1e5, 3e4))
+    m[:100], n[:100], k[:100] = 64.0, 7168.0, 2048.0
+    efficiency, exact = GemmLookup(tables)(m, n, k)
+    assert exact[:, :100].any()
+    for table, one, at_point in zip(tables, efficiency, exact, strict=True):
+        alone, alone_exact = table(m, n, k)
+        np.testing.assert_allclose(one, alone, rtol=1e-12)
+        np.testing.assert_array_equal(at_point, alone_exact)

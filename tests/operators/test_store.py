@@ -46,6 +46,18 @@ def test_a_table_comes_with_plain_types_and_the_schema_s_column_order(tmp_path: 
     assert table["latency_ms"].tolist() == [0.5, 0.75]
 
 
+def test_only_the_rows_asked_for_become_a_frame(tmp_path: Path) -> None:
+    two = pa.concat_tables([gemm_table(), gemm_table().set_column(0, "gemm_dtype", [["bfloat16", "fp8"]])])
+    put(tmp_path, two)
+    table = store.load_table("h100_sxm", "vllm", "gemm", tmp_path, only={"gemm_dtype": "fp8"})
+    assert table is not None
+    assert table["gemm_dtype"].tolist() == ["fp8"] * 3
+    assert table["m"].tolist() == [1, 2, 2]
+    none = store.load_table("h100_sxm", "vllm", "gemm", tmp_path, only={"gemm_dtype": "nvfp4"})
+    assert none is not None
+    assert none.empty
+
+
 def test_a_caller_s_change_does_not_reach_the_next_caller(tmp_path: Path) -> None:
     put(tmp_path, gemm_table())
     first = store.load_table("h100_sxm", "vllm", "gemm", tmp_path)

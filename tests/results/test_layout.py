@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from afd_dse.results.layout import Group, describe, groups_of, label, units_of
+from afd_dse.results.layout import Group, describe, groups_of, label, labels, units_of
 from afd_dse.spec.cells import PARTITIONS, Cell, parse_partition
-from tests.strategies import layout, scenario
+from tests.strategies import block, layout, scenario
 
 WHOLE = tuple(Cell)
 
@@ -85,3 +85,14 @@ def test_every_partition_has_a_label_and_words_with_all_its_gpus(partition) -> N
     words = describe(case, partition, groups)
     assert label(case, partition, groups)
     assert all(f"{g.gpus} b200_sxm GPU" in words for g in groups)
+
+
+def test_labels_of_a_block_are_those_of_its_rows() -> None:
+    case = scenario()
+    candidates = block(case, 7)
+    candidates = candidates.take(np.array([3, 1, 3, 0, 1])).replace(batch_size=np.arange(1.0, 6.0))
+    alone = [
+        label(case, PARTITIONS[int(partition)], groups_of(case, candidates, row))
+        for row, partition in enumerate(candidates.integer("partition"))
+    ]
+    assert labels(case, candidates) == alone
