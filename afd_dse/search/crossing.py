@@ -19,18 +19,24 @@ Holds = Callable[[IntArray, FloatArray], npt.NDArray[np.bool_]]
 def largest_holding(low: FloatArray, high: FloatArray, holds: Holds) -> FloatArray:
     """The largest batch found in [``low``, ``high``) that holds, [n]; ``low`` itself is taken to hold.
 
-    Sections in the logarithm: the result is within (high/low)^(1/125) of the largest where holding ends once.
+    Sections in the logarithm: the result is within (high/low)^(1/125) of the largest where holding ends once. Where it
+    ends more than once (kernels have steps), the last end among those tried is narrowed.
     """
     rows = np.arange(len(low))
     for _ in range(ROUNDS if len(low) else 0):
         ratio = (high / low) ** (1.0 / (TRIED + 1))
         tried = low[:, None] * ratio[:, None] ** np.arange(1, TRIED + 1)
         ok = holds(np.repeat(rows, TRIED), tried.reshape(-1)).reshape(tried.shape)
-        # The first that does not hold ends the section: what holds beyond it is a step of measured kernels.
-        last = np.where(ok.all(axis=1), TRIED, np.argmin(ok, axis=1))
+        last = last_true(ok)
         edges = np.column_stack([low, tried, high])
         low, high = edges[rows, last], edges[rows, last + 1]
     return low
+
+
+def last_true(table: npt.NDArray[np.bool_]) -> IntArray:
+    """How many columns of ``table`` [n, k] come up to the last true one of each row, 0 without any, [n]."""
+    last = table.shape[1] - np.argmax(table[:, ::-1], axis=1)
+    return np.asarray(np.where(table.any(axis=1), last, 0), dtype=np.int64)
 
 
 def evaluations(rows: int) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.search.crossing import last_true
 from afd_dse.search.pareto import front_by_group
 
 BoolArray = npt.NDArray[np.bool_]
@@ -158,7 +159,7 @@ def refine(found: Descent, evaluate: Evaluate, limits_s: Sequence[float]) -> Int
 
     Returns which of all points evaluated are those of the grid, or the last one found to hold in a step. Inside a step
     of the grid a larger batch is taken never to be faster, but for what may be the best; where holding ends more than
-    once, the first end is found.
+    once, the last end among the sections is narrowed.
     """
     grid = len(found.layout)
     parts = []
@@ -180,7 +181,7 @@ def refine(found: Descent, evaluate: Evaluate, limits_s: Sequence[float]) -> Int
 
 
 def _sectioned(found: Descent, limit_s: FloatArray, evaluate: Evaluate) -> Descent:
-    """Every step narrowed to the section on which its limit ends to hold first."""
+    """Every step narrowed to the section on which its limit ends to hold last."""
     ratio = (found.end / found.batch[found.low]) ** (1.0 / SECTIONS)
     batch = found.batch[found.low, None] * ratio[:, None] ** np.arange(SECTIONS + 1)
     known, tried = len(found.layout), (len(found.low), SECTIONS - 1)
@@ -188,7 +189,7 @@ def _sectioned(found: Descent, limit_s: FloatArray, evaluate: Evaluate) -> Desce
     after = found.tried(layout, batch[:, 1:-1].reshape(-1), evaluate)
     holds = after.points.holds[known:].reshape(tried)
     holds &= after.points.tpot_s[known:].reshape(tried) <= limit_s[:, None]
-    held = np.where(holds.all(axis=1), SECTIONS - 1, np.argmin(holds, axis=1))
+    held = last_true(holds)
     new = known + np.arange(holds.size).reshape(tried)
     points = np.column_stack([found.low, new, found.high])
     row = np.arange(len(held))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afd_dse.search.crossing import evaluations, largest_holding
+from afd_dse.search.crossing import evaluations, largest_holding, last_true
 
 
 @given(st.lists(st.tuples(st.floats(0.5, 4096.0), st.floats(0.0, 1.5)), min_size=1, max_size=20))
@@ -37,6 +37,19 @@ def test_what_is_returned_was_tried_and_holds_even_where_holding_comes_and_goes(
 
     found = largest_holding(np.array([8.0]), np.array([16.0]), holds)
     assert float(found[0]) in held
+
+
+def test_a_hole_does_not_end_what_holds_beyond_it() -> None:
+    def holds(rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        return (batch < 14.0) & ~((batch > 9.0) & (batch < 10.5))
+
+    found = largest_holding(np.array([8.0]), np.array([16.0]), holds)
+    assert 14.0 * 2.0 ** (-1.0 / 125.0) <= found[0] < 14.0
+
+
+def test_columns_up_to_the_last_true_one_are_counted() -> None:
+    table = np.array([[True, False, True, False], [False] * 4, [True] * 4, [False, False, False, True]])
+    assert last_true(table).tolist() == [3, 0, 4, 4]
 
 
 def test_nothing_to_refine_asks_nothing() -> None:
