@@ -3,8 +3,8 @@ import pytest
 
 from afd_dse.cost.columns import ALL_COLUMNS, Candidates
 from afd_dse.cost.units import DecodeUnits
-from afd_dse.search import decode_sample
 from afd_dse.rows import take_rows
+from afd_dse.search import decode_sample
 from afd_dse.search.decode_sample import sample_decode
 from afd_dse.search.pareto import front
 from afd_dse.search.sides import DecodeSide, tabulate_decode
