@@ -14,7 +14,7 @@ from afd_dse.cli.cards import INDENT, console, deployment_card, facts, heading, 
 from afd_dse.results.asked import pools_text, slo_text, workload_text
 from afd_dse.results.datatypes import plain_label
 from afd_dse.results.proof import effort, proof_parts
-from afd_dse.results.words import constraint, number, parameters, percent
+from afd_dse.results.words import constraint, missed, number, parameters
 
 _OBJECTIVES = {
     "throughput_per_gpu": ("most tokens/s per GPU", "tokens_per_s_per_gpu", -1),
@@ -105,7 +105,7 @@ def _print_modes(out: Console, document: Mapping[str, Any]) -> None:
         ]
         limited = constraint(d["binding"]["constraint"]) if d["binding"] else "nothing"
         if entry["status"] == "infeasible":
-            limited = f"{constraint(d['constraint'])}, {percent(d['slack'][d['constraint']] / 100.0)} over"
+            limited = f"{constraint(d['constraint'])}, {missed(d['slack'][d['constraint']] / 100.0)}"
         table.add_row(
             "►" if winner else "✗" if entry["status"] == "infeasible" else "",
             entry["name"],

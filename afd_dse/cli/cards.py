@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from afd_dse.results.words import constraint, number, percent
+from afd_dse.results.words import constraint, missed, number, percent
 
 WIDTH = 100  # of what is not a terminal, and the most that a line of ours needs
 _WIDEST = 140
@@ -158,11 +158,9 @@ def limits_text(d: Mapping[str, Any], slo: Mapping[str, Any]) -> Text:
         limit = slo.get(f"{name.replace(' ', '_').lower()}_ms")
         words = constraint(name)
         shown = f"{words} {number(d[key])} of {limit:,g} ms" if key and limit else words
-        left = (
-            f"{percent(slack / 100.0)} {'over' if slack < 0 else 'left'}"
-            if abs(slack) > 0.05
-            else "at the limit"
-        )
+        left = "at the limit"
+        if abs(slack) > 0.05:
+            left = missed(slack / 100.0) if slack < 0.0 else f"{percent(slack / 100.0)} left"
         mark = name == bound
         parts.append(Text(f"{shown} ({left}{', binds' if mark else ''})", "bold" if mark else ""))
     return text + Text(", ").join(parts)

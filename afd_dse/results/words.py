@@ -18,6 +18,10 @@ def number(value: float | None) -> str:
     return "0" if size == 0 else f"{value:#.3g}" if size >= 1e-4 else f"{value:.1e}"
 
 
+# A time that has no bound counts as a billion seconds: no limit that somebody sets is missed by so many times itself.
+UNBOUNDED = 1e6
+
+
 def percent(share: float) -> str:
     """``37 %``, ``0.4 %``, ``1,240 %``; ``share`` as a fraction, any sign."""
     value = abs(share) * 100.0
@@ -26,6 +30,11 @@ def percent(share: float) -> str:
     if value >= 9.95:
         return f"{value:,.0f} %"
     return f"{value:.1f} %" if value >= 0.095 else f"{value:.1g} %" if value >= 1e-3 else "less than 0.001 %"
+
+
+def missed(slack: float) -> str:
+    """By how much a limit is missed, given its negative slack as a fraction of it: ``37 % over``, or without bound."""
+    return "without bound" if slack < -UNBOUNDED else f"{percent(slack)} over"
 
 
 def signed_percent(share: float) -> str:

@@ -45,3 +45,10 @@ def test_large_counts_and_parameters_use_the_words_of_the_trade() -> None:
 )
 def test_a_change_has_a_sign(share: float, text: str) -> None:
     assert words.signed_percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("slack", "text"), [(-0.37, "37 % over"), (-4.0, "400 % over"), (-5e8, "without bound")]
+)
+def test_a_limit_is_missed_by_a_share_or_without_bound(slack: float, text: str) -> None:
+    assert words.missed(slack) == text
