@@ -180,11 +180,16 @@ def _prefill_alone(
     split = partition.splits(Phase.PREFILL)
     load = _load(none, chunks.sequences, chunks, chunks.sequences * chunks.piece)
     stations = phase_stations(scenario, cut, Phase.PREFILL, split, load)
-    # One prompt in the whole unit: a rank has it, and the others wait.
-    single = _load(none, np.ones(len(c)), chunks, chunks.piece / cut.dp)
-    alone = run_step(scenario, phase_stations(scenario, cut, Phase.PREFILL, split, single))
+    alone = run_step(scenario, single_prompt(scenario, partition, c, chunks))
     step = run_step(scenario, stations)
     return prefill_of(scenario, cut, chunks, step, alone.seconds), stations, chunks
+
+
+def single_prompt(scenario: Scenario, partition: Partition, c: Candidates, chunks: Chunks) -> Stations:
+    """Stations of a prefill step with one prompt in the whole unit: a rank has it, and the others wait."""
+    cut, none = Cut.of(c, Phase.PREFILL), np.zeros(len(c))
+    load = _load(none, np.ones(len(c)), chunks, chunks.piece / cut.dp)
+    return phase_stations(scenario, cut, Phase.PREFILL, partition.splits(Phase.PREFILL), load)
 
 
 def prefill_of(scenario: Scenario, cut: Cut, chunks: Chunks, step: Step, alone_s: FloatArray) -> Prefill:
