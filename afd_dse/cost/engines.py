@@ -174,22 +174,31 @@ def prefill_alone(
 def _prefill_alone(
     scenario: Scenario, partition: Partition, c: Candidates
 ) -> tuple[Prefill, Stations, Chunks]:
-    cut = Cut.of(c, Phase.PREFILL)
+    steps = prefill_steps(scenario, partition, c)
+    full, one = run_step(scenario, steps.full), run_step(scenario, steps.one)
+    prefill = prefill_of(scenario, Cut.of(c, Phase.PREFILL), steps.chunks, full, one.seconds)
+    return prefill, steps.full, steps.chunks
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSteps:
+    """Stations of prefill with its GPUs to itself: of ``full`` steps, and of those with ``one`` prompt in the unit."""
+
+    full: Stations
+    one: Stations
+    chunks: Chunks
+
+
+def prefill_steps(scenario: Scenario, partition: Partition, c: Candidates) -> PrefillSteps:
+    """Stations of prefill steps of up to ``chunk_tokens`` tokens per rank, a row each candidate."""
+    cut, split = Cut.of(c, Phase.PREFILL), partition.splits(Phase.PREFILL)
     chunks = cut_prompts(scenario, c.number("chunk_tokens"))
     none = np.zeros(len(c))
-    split = partition.splits(Phase.PREFILL)
     load = _load(none, chunks.sequences, chunks, chunks.sequences * chunks.piece)
-    stations = phase_stations(scenario, cut, Phase.PREFILL, split, load)
-    alone = run_step(scenario, single_prompt(scenario, partition, c, chunks))
-    step = run_step(scenario, stations)
-    return prefill_of(scenario, cut, chunks, step, alone.seconds), stations, chunks
-
-
-def single_prompt(scenario: Scenario, partition: Partition, c: Candidates, chunks: Chunks) -> Stations:
-    """Stations of a prefill step with one prompt in the whole unit: a rank has it, and the others wait."""
-    cut, none = Cut.of(c, Phase.PREFILL), np.zeros(len(c))
+    full = phase_stations(scenario, cut, Phase.PREFILL, split, load)
+    # One prompt in the whole unit: a rank has it, and the others wait.
     load = _load(none, np.ones(len(c)), chunks, chunks.piece / cut.dp)
-    return phase_stations(scenario, cut, Phase.PREFILL, partition.splits(Phase.PREFILL), load)
+    return PrefillSteps(full, phase_stations(scenario, cut, Phase.PREFILL, split, load), chunks)
 
 
 def prefill_of(scenario: Scenario, cut: Cut, chunks: Chunks, step: Step, alone_s: FloatArray) -> Prefill:

@@ -5,15 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from afd_dse.cost.columns import Candidates
-from afd_dse.cost.engines import (
-    Chunks,
-    Engines,
-    Prefill,
-    decode_alone,
-    prefill_alone,
-    prefill_of,
-    single_prompt,
-)
+from afd_dse.cost.engines import Engines, Prefill, decode_alone, prefill_of, prefill_steps
 from afd_dse.cost.interference import (
     KERNEL_SHARE_OF_STATION,
     SIDES,
@@ -22,9 +14,10 @@ from afd_dse.cost.interference import (
     together,
 )
 from afd_dse.cost.phase import Cut, Stations, Step, run_step
-from afd_dse.cost.queueing import steps_under_load
+from afd_dse.cost.queueing import running_share, steps_under_load
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray
+from afd_dse.rows import Repeated
 from afd_dse.spec.cells import Partition, Phase
 
 MOST_PUSHED = 0.99  # of decode's time, lest it stand still
@@ -114,11 +107,12 @@ class Presence:
 class Turns:
     """Both phases of a unit that take turns, columns [n].
 
-    ``prefill`` beside decode; ``pushed`` share of decode's time that goes by waiting while prefill is at work, in full
-    steps and in steps with one prompt.
+    A full step of prefill ``alone``, and ``prefill`` beside decode, whose step is ``quiet`` alone; ``pushed`` share of
+    decode's time that goes by waiting while prefill is at work, in full steps and in steps with one prompt.
     """
 
     presence: Presence
+    alone: Step
     prefill: Prefill
     quiet: Step
     pushed: FloatArray
@@ -128,9 +122,9 @@ class Turns:
         """Share of the time that prefill is at work at ``requests``/s of the unit, and ``pushed`` of its steps, [n]."""
         prefill = self.prefill
         full, alone = prefill.full_s, prefill.alone_steps_s
-        steps, busy = steps_under_load(
-            requests / prefill.capacity, full_s=full, alone_s=alone, most=prefill.per_step
-        )
+        utilization = np.minimum(requests / prefill.capacity, 1.0)
+        steps, _ = steps_under_load(utilization, full_s=full, alone_s=alone, most=prefill.per_step)
+        busy = running_share(utilization * prefill.per_step / full * steps)
         fill = np.where(full > alone, (steps - alone) / np.where(full > alone, full - alone, 1.0), 1.0)
         return busy, self.pushed_by_one + fill * (self.pushed - self.pushed_by_one)
 
@@ -150,32 +144,22 @@ def _longer(step: Step, factor: FloatArray) -> Step:
     return replace(step, seconds=step.outside_s + (step.seconds - step.outside_s) * factor)
 
 
-def turns_of(scenario: Scenario, partition: Partition, c: Candidates) -> Turns:
-    """What the phases of candidates (a row each unit) do to each other."""
-    decode, _ = decode_alone(scenario, partition, c)
-    prefill, stations, chunks = prefill_alone(scenario, partition, c)
-    return _turns(scenario, partition, c, decode.step, prefill.step, stations.rows, chunks)
-
-
-def _turns(
-    scenario: Scenario,
-    partition: Partition,
-    c: Candidates,
-    decode: Step,
-    prefill: Step,
-    full: Stations,
-    chunks: Chunks,
-) -> Turns:
+def turns_of(scenario: Scenario, partition: Partition, c: Candidates, decode: Step) -> tuple[Turns, Stations]:
+    """What the phases of candidates do to each other, with the stations of prefill; ``decode`` is its step alone."""
     presence = Presence.of(scenario, partition, Cut.of(c, Phase.DECODE), decode)
-    one = single_prompt(scenario, partition, c, chunks)
-    slowed, slowed_one = presence.slowed(scenario, full), presence.slowed(scenario, one)
-    return Turns(
+    steps = prefill_steps(scenario, partition, c)
+    full, one = run_step(scenario, steps.full), run_step(scenario, steps.one)
+    slowed, slowed_one = presence.slowed(scenario, steps.full), presence.slowed(scenario, steps.one)
+    cut = Cut.of(c, Phase.PREFILL)
+    turns = Turns(
         presence,
-        prefill_of(scenario, Cut.of(c, Phase.PREFILL), chunks, slowed, slowed_one.seconds),
+        full,
+        prefill_of(scenario, cut, steps.chunks, slowed, slowed_one.seconds),
         decode,
-        presence.pushed(scenario, full, slowed, prefill),
-        presence.pushed(scenario, one, slowed_one, run_step(scenario, one)),
+        presence.pushed(scenario, steps.full, slowed, full),
+        presence.pushed(scenario, steps.one, slowed_one, one),
     )
+    return turns, steps.full
 
 
 def taking_turns(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
@@ -184,23 +168,22 @@ def taking_turns(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
     The rate follows from the decode step, and the part of the time that prefill works from the rate: a fixed point.
     """
     decode, decoding = decode_alone(scenario, partition, c)
-    alone, prefilling, chunks = prefill_alone(scenario, partition, c)
-    turns = _turns(scenario, partition, c, decode.step, alone.step, prefilling.rows, chunks)
+    turns, prefilling = turns_of(scenario, partition, c, decode.step)
     prefill = turns.prefill
     requests = resulting_rate(scenario, c, decode.step.seconds, lambda rate: turns.decode_at(rate).seconds)
     step = turns.decode_at(requests)
     return Engines(
         prefill,
         replace(decode, interval_s=step.seconds, tail_s=turns.decode_beside.seconds, step=step),
-        _slack(partition, turns, alone.step, requests / prefill.capacity),
-        prefilling,
+        _slack(partition, turns, requests / prefill.capacity),
+        Repeated(prefilling, np.arange(len(c))),
         decoding,
     )
 
 
-def _slack(partition: Partition, turns: Turns, alone: Step, utilization: FloatArray) -> FloatArray:
+def _slack(partition: Partition, turns: Turns, utilization: FloatArray) -> FloatArray:
     """What the load leaves of GPUs that both phases use: the share that prefill may have, less what it needs, [n]."""
-    slack, work = np.ones(len(utilization)), (alone.attention_s, alone.ffn_s)
+    slack, work = np.ones(len(utilization)), (turns.alone.attention_s, turns.alone.ffn_s)
     for side in SIDES:
         most = sum(
             work[same] / turns.prefill.step.seconds

@@ -133,15 +133,14 @@ class _Meeting:
 
 def _meeting(scenario: Scenario, partition: Partition, candidate: Candidates) -> _Meeting:
     engines = engines_of(scenario, partition, candidate)
+    quiet = decode_alone(scenario, partition, candidate)[0].step
     if int(candidate.integer("policy")[0]) == TILE_SHARED:
-        decode = decode_alone(scenario, partition, candidate)[0].step
         prefill = prefill_alone(scenario, partition, candidate)[0].step
-        longer = (engines.decode.tail_s - decode.outside_s) / (decode.seconds - decode.outside_s)
+        longer = (engines.decode.tail_s - quiet.outside_s) / (quiet.seconds - quiet.outside_s)
         return _Meeting(float(longer[0]), float((engines.prefill.step.seconds / prefill.seconds)[0]), None)
-    turns = turns_of(scenario, partition, candidate)
+    turns, _ = turns_of(scenario, partition, candidate, quiet)
     requests = candidate.number("batch_size") * candidate.integer("decode_dp") * scenario.accepted_per_step
-    requests = requests / (scenario.workload.osl * engines.decode.interval_s)
-    _, pushed = turns.at_work(requests)
+    _, pushed = turns.at_work(requests / (scenario.workload.osl * engines.decode.interval_s))
     return _Meeting(float(1.0 / (1.0 - pushed[0])), 1.0, turns.presence)
 
 

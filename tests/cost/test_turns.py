@@ -8,10 +8,10 @@ from itertools import count
 import numpy as np
 import pytest
 
-from afd_dse.cost.engines import cut_prompts, separate, single_prompt
+from afd_dse.cost.engines import cut_prompts, prefill_steps, separate
 from afd_dse.cost.interference import kernel_seconds
 from afd_dse.cost.pipeline import step_time
-from afd_dse.cost.queueing import steps_under_load
+from afd_dse.cost.queueing import running_share, steps_under_load
 from afd_dse.cost.sharing import shared_side
 from afd_dse.cost.turns import delay_by_kernel, turns_of, wait_for_gap
 from tests.cost.test_sharing import SHARED_EXPERTS, shared_experts
@@ -176,16 +176,16 @@ def test_the_fixed_point_of_interference_is_reached(batch: float) -> None:
     shared, alone = shared_side(case, SHARED_EXPERTS, candidates), separate(case, SHARED_EXPERTS, candidates)
     # Written down anew: λ = B·dp/(OSL·T); prefill is at work for a share of the time, and then each of its kernels on
     # the experts holds up decode.
-    step, quiet = shared.decode.interval_s[0], alone.decode.step
-    rate = batch * candidates.number("decode_dp")[0] / (case.workload.osl * step)
+    mean, quiet = shared.decode.interval_s[0], alone.decode.step
+    rate = batch * candidates.number("decode_dp")[0] / (case.workload.osl * mean)
     layers = case.layer_counts.sum()
     m = candidates.number("decode_micro_batches")
     idle = (quiet.seconds - quiet.outside_s - quiet.ffn_s) / layers
-    full = alone.prefill_stations.rows
+    steps = prefill_steps(case, SHARED_EXPERTS, candidates)
     chunks = cut_prompts(case, candidates.number("chunk_tokens"))
     counts = candidates.number("prefill_micro_batches")
     pushed, times = [], []
-    for stations in (full, single_prompt(case, SHARED_EXPERTS, candidates, chunks)):
+    for stations in (steps.full, steps.one):
         kernel = kernel_seconds(case, stations.ffn.seconds)
         wait = 2.0 * wait_for_gap(kernel, quiet.ffn_s / layers, idle)
         parts = [part.seconds for part in (stations.attention, stations.to_ffn, stations.ffn)]
@@ -195,20 +195,21 @@ def test_the_fixed_point_of_interference_is_reached(batch: float) -> None:
         pushed.append((busy / seconds * delay_by_kernel(kernel, idle / m, m) / kernel)[0])
         times.append(chunks.per_request * seconds)
     most = chunks.sequences * candidates.number("prefill_dp")
-    steps, busy = steps_under_load(
+    filled, _ = steps_under_load(
         rate * times[0] / most, full_s=times[0], alone_s=np.minimum(times[1], times[0]), most=most
     )
-    fill = ((steps - times[1]) / (times[0] - times[1]))[0]
+    busy = running_share(np.minimum(rate, most / times[0]) * filled)
+    fill = ((filled - times[1]) / (times[0] - times[1]))[0]
     lost = pushed[1] + fill * (pushed[0] - pushed[1])
     inside = (quiet.seconds - quiet.outside_s)[0]
-    assert step == pytest.approx(quiet.seconds[0] + inside * busy[0] * lost / (1.0 - lost), rel=1e-9)
+    assert mean == pytest.approx(quiet.seconds[0] + inside * busy[0] * lost / (1.0 - lost), rel=1e-9)
 
 
 def test_more_of_decode_on_the_gpu_slows_prefill_more() -> None:
     case = scenario()
-    turns = turns_of(case, SHARED_EXPERTS, shared_experts(case))
-    stations = separate(case, SHARED_EXPERTS, shared_experts(case)).prefill_stations.rows
+    candidates = shared_experts(case)
+    alone = separate(case, SHARED_EXPERTS, candidates)
+    turns, stations = turns_of(case, SHARED_EXPERTS, candidates, alone.decode.step)
     steps = [turns.presence.times(share).slowed(case, stations).seconds[0] for share in (0.0, 0.3, 1.0)]
-    alone = separate(case, SHARED_EXPERTS, shared_experts(case)).prefill.step.seconds[0]
-    assert steps[0] == pytest.approx(alone)
+    assert steps[0] == pytest.approx(alone.prefill.step.seconds[0])
     assert steps[0] < steps[1] < steps[2]
