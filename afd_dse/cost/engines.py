@@ -61,12 +61,13 @@ class Prefill:
 class Decode:
     """Decode of a unit, columns [n].
 
-    Mean and worst time between steps, tokens per rank, the pure decode step; load of its busiest expert rank over the
-    mean one's, and what copying experts adds to a layer.
+    Mean and worst time between steps, the mean one while prefill is at work (``beside_s``), tokens per rank, the pure
+    decode step; load of its busiest expert rank over the mean one's, and what copying experts adds to a layer.
     """
 
     interval_s: FloatArray
     tail_s: FloatArray
+    beside_s: FloatArray
     step_tokens: FloatArray
     step: Step
     expert_imbalance: FloatArray
@@ -158,7 +159,9 @@ def _decode_alone(scenario: Scenario, partition: Partition, c: Candidates) -> tu
     step = run_step(scenario, stations)
     tokens = batch * scenario.tokens_per_sequence
     imbalance = _expert_imbalance(scenario, cut, stations)
-    decode = Decode(step.seconds, step.seconds, tokens, step, imbalance, stations.exposed_copy_s)
+    decode = Decode(
+        step.seconds, step.seconds, step.seconds, tokens, step, imbalance, stations.exposed_copy_s
+    )
     return decode, stations
 
 
@@ -356,6 +359,7 @@ def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines
     decode = Decode(
         interval,
         np.maximum(mixed_step.seconds, pure_step.seconds),
+        mixed_step.seconds,
         sequences * scenario.tokens_per_sequence,
         pure_step,
         _expert_imbalance(scenario, cut, pure),
@@ -393,6 +397,7 @@ def _prioritized(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
         decode,
         interval_s=interval,
         tail_s=decode.interval_s + service,
+        beside_s=decode.interval_s + service,
         step_tokens=batch * scenario.tokens_per_sequence / cut.pp,
     )
     itself = Repeated(stations, np.arange(len(c)))

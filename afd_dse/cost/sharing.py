@@ -23,6 +23,9 @@ from afd_dse.cost.turns import taking_turns
 from afd_dse.operators.latency import FloatArray
 from afd_dse.spec.cells import Partition, Phase
 
+# Requests/s at which every shared GPU is busy with prefill whenever decode arrives.
+ALWAYS_BUSY = 1e12
+
 
 @dataclass(frozen=True, slots=True)
 class _Work:
@@ -106,11 +109,17 @@ def _by_tiles(scenario: Scenario, partition: Partition, c: Candidates) -> Engine
     slowed = run_step(scenario, prefill_stations, attention_stretch=stretch[0], ffn_stretch=stretch[1])
     alone_s = slowed.seconds * prefill.alone_steps_s / prefill.full_s
     beside = prefill_of(scenario, cuts[Phase.PREFILL], chunks, slowed, alone_s)
-    # Prefill that is at work all the time is at its capacity: its kernels run on a shared side for a part of its steps.
-    tail = np.maximum(decode_step(beside.capacity).seconds, step.seconds)
+    tail = decode_step(np.full(len(c), ALWAYS_BUSY)).seconds
     return Engines(
         beside,
-        replace(decode, interval_s=step.seconds, tail_s=tail, step=step),
+        replace(
+            decode,
+            interval_s=step.seconds,
+            tail_s=tail,
+            # Prefill that is at work all the time is at its capacity: its kernels run for a part of its steps only.
+            beside_s=decode_step(beside.capacity).seconds,
+            step=step,
+        ),
         slack,
         prefilling,
         decoding,

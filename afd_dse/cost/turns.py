@@ -108,13 +108,15 @@ class Turns:
     """Both phases of a unit that take turns, columns [n].
 
     A full step of prefill ``alone``, and ``prefill`` beside decode, whose step is ``quiet`` alone; ``pushed`` share of
-    decode's time that goes by waiting while prefill is at work, in full steps and in steps with one prompt.
+    decode's time that goes by waiting while prefill is at work, in full steps and in steps with one prompt, but no step
+    takes longer than ``worst_s``.
     """
 
     presence: Presence
     alone: Step
     prefill: Prefill
     quiet: Step
+    worst_s: FloatArray
     pushed: FloatArray
     pushed_by_one: FloatArray
 
@@ -129,23 +131,46 @@ class Turns:
         return busy, self.pushed_by_one + fill * (self.pushed - self.pushed_by_one)
 
     def decode_at(self, requests: FloatArray) -> Step:
-        """A mean step of decode at ``requests``/s of the unit."""
+        """A mean step of decode at ``requests``/s of the unit: of its time, prefill takes what it holds up."""
         busy, pushed = self.at_work(requests)
-        return _longer(self.quiet, 1.0 + busy * pushed / (1.0 - pushed))
+        return self._held_up(busy * pushed)
 
-    @property
-    def decode_beside(self) -> Step:
-        """A step of decode while prefill is at work, in the steps that hold it up most."""
-        return _longer(self.quiet, 1.0 / (1.0 - np.maximum(self.pushed, self.pushed_by_one)))
+    def decode_beside(self, requests: FloatArray) -> Step:
+        """A step of decode while prefill is at work, in steps as full as at ``requests``/s."""
+        return self._held_up(self.at_work(requests)[1])
+
+    def _held_up(self, share: FloatArray) -> Step:
+        """A step of decode that waits for ``share`` [n] of its time."""
+        most = (self.worst_s - self.quiet.outside_s) / (self.quiet.seconds - self.quiet.outside_s)
+        return _longer(self.quiet, np.minimum(1.0 / (1.0 - share), most))
 
 
 def _longer(step: Step, factor: FloatArray) -> Step:
-    """The step with the time in its layers ``factor`` [n] times as long."""
-    return replace(step, seconds=step.outside_s + (step.seconds - step.outside_s) * factor)
+    """The step with its layers ``factor`` [n] times as long; what waits counts as work, as in any station."""
+    return replace(
+        step,
+        seconds=step.outside_s + (step.seconds - step.outside_s) * factor,
+        attention_s=step.attention_s * factor,
+        ffn_s=step.ffn_s * factor,
+        link_s=step.link_s * factor,
+    )
 
 
-def turns_of(scenario: Scenario, partition: Partition, c: Candidates, decode: Step) -> tuple[Turns, Stations]:
-    """What the phases of candidates do to each other, with the stations of prefill; ``decode`` is its step alone."""
+def _worst(scenario: Scenario, partition: Partition, decode: Stations, prefill: Stations) -> FloatArray:
+    """A step of decode in which every micro-batch waits for a whole prefill kernel in every layer, seconds [n]."""
+    kernels = [kernel_seconds(scenario, part.seconds) for part in (prefill.attention, prefill.ffn)]
+    waits = [np.zeros(len(kernels[0])), np.zeros(len(kernels[0]))]
+    for side in SIDES:
+        for other in SIDES:
+            if together(partition, Phase.DECODE, side, Phase.PREFILL, other):
+                waits[side] = np.maximum(waits[side], kernels[other])
+    return run_step(scenario, decode, attention_wait_s=waits[0], ffn_wait_s=waits[1]).seconds
+
+
+def turns_of(
+    scenario: Scenario, partition: Partition, c: Candidates, decode: Step, decoding: Stations
+) -> tuple[Turns, Stations]:
+    """What the phases of candidates do to each other, with the stations of prefill; ``decode`` as it is alone."""
     presence = Presence.of(scenario, partition, Cut.of(c, Phase.DECODE), decode)
     steps = prefill_steps(scenario, partition, c)
     full, one = run_step(scenario, steps.full), run_step(scenario, steps.one)
@@ -156,6 +181,7 @@ def turns_of(scenario: Scenario, partition: Partition, c: Candidates, decode: St
         full,
         prefill_of(scenario, cut, steps.chunks, slowed, slowed_one.seconds),
         decode,
+        _worst(scenario, partition, decoding, steps.full),
         presence.pushed(scenario, steps.full, slowed, full),
         presence.pushed(scenario, steps.one, slowed_one, one),
     )
@@ -168,13 +194,19 @@ def taking_turns(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
     The rate follows from the decode step, and the part of the time that prefill works from the rate: a fixed point.
     """
     decode, decoding = decode_alone(scenario, partition, c)
-    turns, prefilling = turns_of(scenario, partition, c, decode.step)
+    turns, prefilling = turns_of(scenario, partition, c, decode.step, decoding.rows)
     prefill = turns.prefill
     requests = resulting_rate(scenario, c, decode.step.seconds, lambda rate: turns.decode_at(rate).seconds)
     step = turns.decode_at(requests)
     return Engines(
         prefill,
-        replace(decode, interval_s=step.seconds, tail_s=turns.decode_beside.seconds, step=step),
+        replace(
+            decode,
+            interval_s=step.seconds,
+            tail_s=turns.worst_s,
+            beside_s=turns.decode_beside(requests).seconds,
+            step=step,
+        ),
         _slack(partition, turns, requests / prefill.capacity),
         Repeated(prefilling, np.arange(len(c))),
         decoding,

@@ -12,7 +12,7 @@ from afd_dse.cost.evaluate import engines_of
 from afd_dse.cost.expert_cache import ExpertCache, with_missing_experts
 from afd_dse.cost.phase import Cut, Stations, StepLoad, phase_stations, run_step
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.turns import Presence, turns_of
+from afd_dse.cost.turns import Presence
 from afd_dse.operators.latency import FloatArray
 from afd_dse.simulation.tables import Table
 from afd_dse.spec.cells import PARTITIONS, Partition, Phase
@@ -134,14 +134,12 @@ class _Meeting:
 def _meeting(scenario: Scenario, partition: Partition, candidate: Candidates) -> _Meeting:
     engines = engines_of(scenario, partition, candidate)
     quiet = decode_alone(scenario, partition, candidate)[0].step
+    longer = (engines.decode.beside_s - quiet.outside_s) / (quiet.seconds - quiet.outside_s)
     if int(candidate.integer("policy")[0]) == TILE_SHARED:
         prefill = prefill_alone(scenario, partition, candidate)[0].step
-        longer = (engines.decode.tail_s - quiet.outside_s) / (quiet.seconds - quiet.outside_s)
         return _Meeting(float(longer[0]), float((engines.prefill.step.seconds / prefill.seconds)[0]), None)
-    turns, _ = turns_of(scenario, partition, candidate, quiet)
-    requests = candidate.number("batch_size") * candidate.integer("decode_dp") * scenario.accepted_per_step
-    _, pushed = turns.at_work(requests / (scenario.workload.osl * engines.decode.interval_s))
-    return _Meeting(float(1.0 / (1.0 - pushed[0])), 1.0, turns.presence)
+    presence = Presence.of(scenario, partition, Cut.of(candidate, Phase.DECODE), quiet)
+    return _Meeting(float(longer[0]), 1.0, presence)
 
 
 class _Maker:

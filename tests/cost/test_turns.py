@@ -202,14 +202,16 @@ def test_the_fixed_point_of_interference_is_reached(batch: float) -> None:
     fill = ((filled - times[1]) / (times[0] - times[1]))[0]
     lost = pushed[1] + fill * (pushed[0] - pushed[1])
     inside = (quiet.seconds - quiet.outside_s)[0]
-    assert mean == pytest.approx(quiet.seconds[0] + inside * busy[0] * lost / (1.0 - lost), rel=1e-9)
+    assert mean == pytest.approx(quiet.outside_s[0] + inside / (1.0 - busy[0] * lost), rel=1e-9)
 
 
 def test_more_of_decode_on_the_gpu_slows_prefill_more() -> None:
     case = scenario()
     candidates = shared_experts(case)
     alone = separate(case, SHARED_EXPERTS, candidates)
-    turns, stations = turns_of(case, SHARED_EXPERTS, candidates, alone.decode.step)
+    turns, stations = turns_of(
+        case, SHARED_EXPERTS, candidates, alone.decode.step, alone.decode_stations.rows
+    )
     steps = [turns.presence.times(share).slowed(case, stations).seconds[0] for share in (0.0, 0.3, 1.0)]
     assert steps[0] == pytest.approx(alone.prefill.step.seconds[0])
     assert steps[0] < steps[1] < steps[2]
