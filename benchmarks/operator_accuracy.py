@@ -121,7 +121,10 @@ def predict_moe(rows: pd.DataFrame, held: Mask, rates: Accelerator, dtype: str) 
             local_experts=local,
             gated=bool(key[6]),
         )
-        predicted = seconds(rates, dtype, work.flop, work.bytes) / efficiency
+        light = seconds(rates, dtype, work.flop, work.bytes)
+        if not plan.known:
+            efficiency = table.transferred(plan, tokens, efficiency, light)
+        predicted = light / efficiency
         errors.append(np.abs(predicted / (best["latency_ms"].to_numpy()[index] * 1e-3) - 1.0))
     return np.concatenate(errors) if errors else np.empty(0)
 

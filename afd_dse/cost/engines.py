@@ -61,12 +61,13 @@ class Prefill:
 class Decode:
     """Decode of a unit, columns [n].
 
-    Mean and worst time between steps, tokens per rank, the pure decode step; load of its busiest expert rank over the
-    mean one's, and what copying experts adds to a layer.
+    Mean and worst time between steps, the mean one while prefill is at work (``beside_s``), tokens per rank, the pure
+    decode step; load of its busiest expert rank over the mean one's, and what copying experts adds to a layer.
     """
 
     interval_s: FloatArray
     tail_s: FloatArray
+    beside_s: FloatArray
     step_tokens: FloatArray
     step: Step
     expert_imbalance: FloatArray
@@ -158,7 +159,9 @@ def _decode_alone(scenario: Scenario, partition: Partition, c: Candidates) -> tu
     step = run_step(scenario, stations)
     tokens = batch * scenario.tokens_per_sequence
     imbalance = _expert_imbalance(scenario, cut, stations)
-    decode = Decode(step.seconds, step.seconds, tokens, step, imbalance, stations.exposed_copy_s)
+    decode = Decode(
+        step.seconds, step.seconds, step.seconds, tokens, step, imbalance, stations.exposed_copy_s
+    )
     return decode, stations
 
 
@@ -174,16 +177,31 @@ def prefill_alone(
 def _prefill_alone(
     scenario: Scenario, partition: Partition, c: Candidates
 ) -> tuple[Prefill, Stations, Chunks]:
-    cut = Cut.of(c, Phase.PREFILL)
+    steps = prefill_steps(scenario, partition, c)
+    full, one = run_step(scenario, steps.full), run_step(scenario, steps.one)
+    prefill = prefill_of(scenario, Cut.of(c, Phase.PREFILL), steps.chunks, full, one.seconds)
+    return prefill, steps.full, steps.chunks
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSteps:
+    """Stations of prefill with its GPUs to itself: of ``full`` steps, and of those with ``one`` prompt in the unit."""
+
+    full: Stations
+    one: Stations
+    chunks: Chunks
+
+
+def prefill_steps(scenario: Scenario, partition: Partition, c: Candidates) -> PrefillSteps:
+    """Stations of prefill steps of up to ``chunk_tokens`` tokens per rank, a row each candidate."""
+    cut, split = Cut.of(c, Phase.PREFILL), partition.splits(Phase.PREFILL)
     chunks = cut_prompts(scenario, c.number("chunk_tokens"))
     none = np.zeros(len(c))
-    split = partition.splits(Phase.PREFILL)
     load = _load(none, chunks.sequences, chunks, chunks.sequences * chunks.piece)
     # One prompt in the whole unit: a rank has it, and the others wait.
     single = _load(none, np.ones(len(c)), chunks, chunks.piece / cut.dp)
-    stations, alone = stations_under(scenario, cut, Phase.PREFILL, split, [load, single])
-    step, alone_s = run_step(scenario, stations), run_step(scenario, alone).seconds
-    return prefill_of(scenario, cut, chunks, step, alone_s), stations, chunks
+    full, one = stations_under(scenario, cut, Phase.PREFILL, split, [load, single])
+    return PrefillSteps(full, one, chunks)
 
 
 def prefill_of(scenario: Scenario, cut: Cut, chunks: Chunks, step: Step, alone_s: FloatArray) -> Prefill:
@@ -343,6 +361,7 @@ def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines
     decode = Decode(
         interval,
         np.maximum(mixed_step.seconds, pure_step.seconds),
+        mixed_step.seconds,
         sequences * scenario.tokens_per_sequence,
         pure_step,
         _expert_imbalance(scenario, cut, pure),
@@ -380,6 +399,7 @@ def _prioritized(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
         decode,
         interval_s=interval,
         tail_s=decode.interval_s + service,
+        beside_s=decode.interval_s + service,
         step_tokens=batch * scenario.tokens_per_sequence / cut.pp,
     )
     itself = Repeated(stations, np.arange(len(c)))

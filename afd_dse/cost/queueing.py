@@ -24,6 +24,15 @@ def steps_under_load(
     return steps, np.minimum(rate * steps / prompts, 1.0)
 
 
+def running_share(arrivals: FloatArray) -> FloatArray:
+    """Share of the time in which a step runs, [n], of an engine whose next step takes all that came during this one.
+
+    ``arrivals`` are those of a step on average (Poisson): if none comes, the engine is idle until the next one does.
+    Without batching it would be ``arrivals`` themselves.
+    """
+    return np.asarray(arrivals / (arrivals + np.exp(-arrivals)), dtype=np.float64)
+
+
 def length_quantile(cv: float, percentile: float) -> float:
     """Length that ``percentile`` per cent of lognormal lengths do not exceed, over the mean one; 1 at the mean (50)."""
     if percentile <= 50.0 or cv == 0.0:

@@ -39,8 +39,9 @@ NEIGHBOURS = 4  # measured shapes whose efficiencies a missing shape blends
 _WIDE_EP = {"wideep_generation_moe": "deepep_masked", "wideep_context_moe": "deepep_contiguous"}
 _SHAPE = ["hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size"]
 _KEY = [*_SHAPE, "moe_ep_size", "distribution", "kernel_source"]
-# Weights of the squared log distances in hidden, width per GPU, local experts, and topk; fitted by leaving shapes out.
-_DISTANCE = np.array([1.0, 1.0, 0.5, 1.0])
+# Weights of the squared log distances in hidden, width per GPU, local experts, topk, and tokens that a rank handles for
+# each one that it computes (ep / topk: it permutes the tokens of all ranks); fitted by leaving shapes out.
+_DISTANCE = np.array([1.0, 1.0, 0.5, 1.0, 0.5])
 
 
 def is_gated(kernel: str) -> bool:
@@ -244,8 +245,9 @@ class MoeTable:
 
 
 def _features(shape: FloatArray, local: FloatArray) -> FloatArray:
-    hidden, inter, topk, _, tp = shape.T
-    return np.asarray(np.log(np.stack([hidden, inter / tp, local, topk], axis=1)), dtype=np.float64)
+    hidden, inter, topk, experts, tp = shape.T
+    handled = experts / local / topk
+    return np.asarray(np.log(np.stack([hidden, inter / tp, local, topk, handled], axis=1)), dtype=np.float64)
 
 
 def busiest_share(experts: FloatArray, ep: FloatArray, local_experts: FloatArray) -> FloatArray:

@@ -12,12 +12,11 @@ from afd_dse.cost.evaluate import engines_of
 from afd_dse.cost.expert_cache import ExpertCache, with_missing_experts
 from afd_dse.cost.phase import Cut, Stations, StepLoad, phase_stations, run_step
 from afd_dse.cost.scenario import Scenario
-from afd_dse.cost.sharing import KERNEL_SHARE_OF_STATION
+from afd_dse.cost.turns import Presence
 from afd_dse.operators.latency import FloatArray
 from afd_dse.simulation.tables import Table
-from afd_dse.spec.cells import ATTENTION_CELL, FFN_CELL, PARTITIONS, Partition, Phase
+from afd_dse.spec.cells import PARTITIONS, Partition, Phase
 
-_SIDES = (ATTENTION_CELL, FFN_CELL)
 # Points of the tables. Step times are smooth but for the tiles of kernels: halving every spacing moves simulated
 # percentiles by less than 1 %.
 _BATCHES = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0)
@@ -113,6 +112,36 @@ def clock_of(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """What the phases do to each other on GPUs that they share but not in the same steps, at the deployment's own load.
+
+    While prefill is at work the layers of decode take ``decode_longer`` times as long. Beside decode all of a prefill
+    step takes ``prefill_longer`` times as long (tile sharing), or its kernels wait for the decode of ``presence``.
+    """
+
+    decode_longer: float
+    prefill_longer: float
+    presence: Presence | None
+
+    def prefill(self, scenario: Scenario, stations: Stations, share: float) -> FloatArray:
+        """Seconds of prefill steps beside ``share`` of the decode load, [rows]."""
+        if self.presence is not None:
+            return self.presence.times(share).slowed(scenario, stations).seconds
+        return run_step(scenario, stations).seconds * (1.0 + (self.prefill_longer - 1.0) * share)
+
+
+def _meeting(scenario: Scenario, partition: Partition, candidate: Candidates) -> _Meeting:
+    engines = engines_of(scenario, partition, candidate)
+    quiet = decode_alone(scenario, partition, candidate)[0].step
+    longer = (engines.decode.beside_s - quiet.outside_s) / (quiet.seconds - quiet.outside_s)
+    if int(candidate.integer("policy")[0]) == TILE_SHARED:
+        prefill = prefill_alone(scenario, partition, candidate)[0].step
+        return _Meeting(float(longer[0]), float((engines.prefill.step.seconds / prefill.seconds)[0]), None)
+    presence = Presence.of(scenario, partition, Cut.of(candidate, Phase.DECODE), quiet)
+    return _Meeting(float(longer[0]), 1.0, presence)
+
+
 class _Maker:
     """Evaluates whole grids of loads at once."""
 
@@ -128,10 +157,10 @@ class _Maker:
         self.scenario, self.partition, self.candidate = scenario, partition, candidate
         self.equal_prompts = _with_workload(scenario, isl_cv=0.0)
         self.chunk = float(candidate.number("chunk_tokens")[0])
-        self.batch = float(candidate.number("batch_size")[0])
         self.cuts = {phase: Cut.of(candidate, phase) for phase in Phase}
-        self.tiles = int(candidate.integer("policy")[0]) == TILE_SHARED
-        self.one_step = partition.shares_steps and not self.tiles
+        self.one_step = partition.shares_steps and int(candidate.integer("policy")[0]) != TILE_SHARED
+        apart = self.one_step or not partition.is_joint
+        self.meeting = None if apart else _meeting(scenario, partition, candidate)
         most = max(extent.most_batch, 2.0)
         self.batches = [x for x in _BATCHES if x < most]
         while self.batches[-1] * 1.5 < most:
@@ -163,20 +192,14 @@ class _Maker:
         batch, fill = _mesh(self.batches, fills)
         none = np.zeros_like(batch)
         load = self._load(batch, none, none + 1.0, fill)
-        waits = self._decode_waits()
-        longer = self._beside()[Phase.DECODE] if self.tiles else 1.0
-        busy = [0.0, 1.0] if any(waits) or longer > 1.0 else [0.0]
+        busy = [0.0, 1.0] if self.meeting else [0.0]
         values = np.zeros((len(self.batches), len(self.contexts), len(fills), len(busy)))
         for number, context in enumerate(self.contexts):
             stations = self._stations(_at_context(self.scenario, context), Phase.DECODE, load)
+            step = run_step(self.scenario, stations)
             for column, share in enumerate(busy):
-                step = run_step(
-                    self.scenario,
-                    stations,
-                    attention_wait_s=np.full(len(batch), waits[0] * share),
-                    ffn_wait_s=np.full(len(batch), waits[1] * share),
-                )
-                seconds = step.seconds * (1.0 + (longer - 1.0) * share)
+                longer = self.meeting.decode_longer - 1.0 if self.meeting else 0.0
+                seconds = step.seconds + longer * share * (step.seconds - step.outside_s)
                 values[:, number, :, column] = seconds.reshape(len(self.batches), len(fills))
         return Table([self.batches, self.contexts, fills, busy], values)
 
@@ -185,18 +208,14 @@ class _Maker:
         size, attended, fill = _mesh(tokens, self.attended, fills)
         load = self._load(np.zeros_like(size), size, attended, fill)
         stations = self._stations(self.scenario, Phase.PREFILL, load)
-        beside = self._beside()[Phase.PREFILL] if self.tiles else 1.0
-        stretches = (beside, beside) if self.tiles else self._prefill_stretches()
-        busy = [0.0, 1.0] if max(stretches) > 1.0 else [0.0]
+        busy = [0.0, 1.0] if self.meeting else [0.0]
         values = np.zeros((len(tokens), len(self.attended), len(fills), len(busy)))
         for column, share in enumerate(busy):
-            step = run_step(
-                self.scenario,
-                stations,
-                attention_stretch=np.full(len(size), 1.0 + (stretches[0] - 1.0) * share),
-                ffn_stretch=np.full(len(size), 1.0 + (stretches[1] - 1.0) * share),
-            )
-            values[..., column] = step.seconds.reshape(values.shape[:3])
+            if self.meeting:
+                seconds = self.meeting.prefill(self.scenario, stations, share)
+            else:
+                seconds = run_step(self.scenario, stations).seconds
+            values[..., column] = seconds.reshape(values.shape[:3])
         return Table([tokens, self.attended, fills, busy], values)
 
     def mixed(self) -> Table:
@@ -242,60 +261,6 @@ class _Maker:
         scenario = self.equal_prompts if phase == Phase.PREFILL else scenario
         stations = phase_stations(scenario, cut, phase, self.partition.splits(phase), load)
         return stations if self.cache is None else with_missing_experts(scenario, self.cache, stations)
-
-    def _beside(self) -> dict[Phase, float]:
-        """With tile sharing, how much longer steps take beside the other phase: as at the deployment's own load."""
-        engines = engines_of(self.scenario, self.partition, self.candidate)
-        decode = decode_alone(self.scenario, self.partition, self.candidate)[0]
-        prefill = prefill_alone(self.scenario, self.partition, self.candidate)[0]
-        return {
-            Phase.DECODE: float(engines.decode.tail_s[0] / decode.step.seconds[0]),
-            Phase.PREFILL: float(engines.prefill.step.seconds[0] / prefill.step.seconds[0]),
-        }
-
-    def _interferes(self, side: int, other: int) -> bool:
-        """Whether decode's ``side`` and prefill's ``other`` side share GPUs, but not whole steps."""
-        of = self.partition.group_of
-        return (
-            not self.partition.shares_steps and not self.tiles and of[_SIDES[side][1]] == of[_SIDES[other][0]]
-        )
-
-    def _decode_waits(self) -> tuple[float, float]:
-        """Wait of a micro-batch a layer at attention and FFN while prefill works there: half a kernel of it."""
-        size, attended = np.array([self.chunk]), np.array([min(self.chunk / 2.0, self.attended[-1])])
-        load = self._load(np.zeros(1), size, attended, np.ones(1))
-        stations = self._stations(self.scenario, Phase.PREFILL, load)
-        kernels = [self._kernel_seconds(part.seconds[0]) for part in (stations.attention, stations.ffn)]
-        waits = [
-            sum(kernels[other] / 2.0 for other in (0, 1) if self._interferes(side, other)) for side in (0, 1)
-        ]
-        return waits[0], waits[1]
-
-    def _kernel_seconds(self, station: FloatArray) -> float:
-        """Length of a kernel that an arrival finds running: longer ones are found more often."""
-        layers = self.scenario.layer_counts
-        total = float(station @ layers)
-        return KERNEL_SHARE_OF_STATION * float(station**2 @ layers) / total if total > 0.0 else 0.0
-
-    def _prefill_stretches(self) -> tuple[float, float]:
-        """How much longer prefill's attention and FFN take beside the deployment's decode load."""
-        batch = np.array([self.batch / float(self.cuts[Phase.DECODE].pp[0])])
-        none = np.zeros(1)
-        stations = self._stations(
-            self.scenario, Phase.DECODE, self._load(batch, none, none + 1.0, none + 1.0)
-        )
-        # While prefill works, decode waits for it: that is the step whose share of the GPUs counts.
-        waits = self._decode_waits()
-        step = run_step(self.scenario, stations, attention_wait_s=none + waits[0], ffn_wait_s=none + waits[1])
-        plain = run_step(self.scenario, stations)
-        busy = (float(plain.attention_s[0]), float(plain.ffn_s[0]))
-        used = [
-            sum(busy[side] for side in (0, 1) if self._interferes(side, other)) / float(step.seconds[0])
-            for other in (0, 1)
-        ]
-        # Decode leaves at least a twentieth: beyond that prefill stands still and the deployment is not feasible.
-        stretches = [1.0 / max(1.0 - share, 0.05) for share in used]
-        return stretches[0], stretches[1]
 
 
 def _at_context(scenario: Scenario, context: float) -> Scenario:

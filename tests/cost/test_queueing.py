@@ -3,7 +3,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afd_dse.cost.queueing import conditional_wait, wait_percentile, waiting_probability
+from afd_dse.cost.queueing import (
+    conditional_wait,
+    running_share,
+    wait_percentile,
+    waiting_probability,
+)
 
 rhos = st.floats(0.01, 0.99)
 services = st.floats(1e-3, 1e3)
@@ -91,3 +96,11 @@ def test_a_percentile_of_one_exponential_server_is_exact(
 
 def test_an_idle_server_does_not_keep_anyone_waiting() -> None:
     assert wait_at(99.0, 1.0, 0.0, 4) == 0.0
+
+
+@pytest.mark.parametrize("arrivals", [0.05, 0.5, 1.0, 3.0])
+def test_an_engine_whose_steps_take_all_that_waits_is_idle_only_when_none_came(arrivals: float) -> None:
+    rng = np.random.default_rng(1)
+    came, gaps = rng.poisson(arrivals, 40_000), rng.exponential(1.0 / arrivals, 40_000)
+    simulated = 40_000 / (40_000 + gaps[came == 0].sum())
+    assert running_share(np.array([arrivals]))[0] == pytest.approx(simulated, rel=0.01)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from afd_dse.cost.columns import TILE_SHARED, Candidates
-from afd_dse.cost.engines import cut_prompts, decode_alone, separate, time_over_full_steps
+from afd_dse.cost.engines import decode_alone, separate
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.sharing import shared_side
@@ -81,36 +81,6 @@ def test_the_rate_that_interferes_is_the_rate_that_results(name: str, seed: int)
         * candidates.number("decode_replicas")
     )
     assert np.allclose(once["requests_per_s"], rate / (case.workload.osl * once["tpot_s"]), rtol=1e-9)
-
-
-@pytest.mark.parametrize("batch", [1.0, 16.0, 128.0])
-def test_the_fixed_point_of_interference_is_reached(batch: float) -> None:
-    case = scenario()
-    candidates = shared_experts(case, batch_size=batch)
-    step = shared_side(case, SHARED_EXPERTS, candidates).decode.interval_s[0]
-    alone = separate(case, SHARED_EXPERTS, candidates)
-    # Written down anew: λ = B·dp/(OSL·T); the experts are busy with prefill λ · (work of a request); a decode
-    # micro-batch that finds them busy waits for half the remaining half station, in every layer.
-    rate = batch * candidates.number("decode_dp")[0] / (case.workload.osl * step)
-    chunks = cut_prompts(case, candidates.number("chunk_tokens"))
-    per_request = chunks.per_request[0] / (chunks.sequences[0] * candidates.number("prefill_dp")[0])
-    longer = time_over_full_steps(alone.prefill, rate)[0]
-    busy = min(rate * longer * alone.prefill.step.ffn_s[0] * per_request, 1.0)
-    layers, ffn = case.layer_counts, alone.prefill_stations.rows.ffn.seconds[0]
-    wait = busy * 0.5 * (ffn**2 @ layers) / (ffn @ layers) / 2.0
-    quiet = alone.decode.step.seconds[0]
-    m = candidates.number("decode_micro_batches")[0]
-    stations = alone.decode_stations.rows
-    parts = [stations.attention, stations.to_ffn, stations.ffn, stations.to_attention]
-    columns = [part.seconds[0] for part in parts]
-
-    def pipeline(extra: float) -> float:
-        visits = np.stack([column + (extra if number == 2 else 0.0) for number, column in enumerate(columns)])
-        slowest, total = visits.max(axis=0), visits.sum(axis=0)
-        period = np.maximum(m * slowest, total)
-        return float(period @ layers + (total - period + (m - 1) * slowest) @ layers / layers.sum())
-
-    assert step == pytest.approx(quiet + pipeline(wait) - pipeline(0.0), rel=1e-9)
 
 
 @settings(max_examples=8)

@@ -79,6 +79,16 @@ def test_groups_between_measured_ones_are_interpolated_and_others_borrowed(trtll
     )
 
 
+def test_tokens_that_a_rank_only_passes_on_take_time_on_a_borrowed_shape_too() -> None:
+    """The same experts with the same load, as one of 8 ranks and as one of 64: that handles eight times as many."""
+    database = OperatorDatabase(H200, "sglang")
+    few, many = (
+        ask(database, **GLM | {"experts": 20 * ep}, ep=ep, tokens=1024.0 * ep / 8.0) for ep in (8, 64)
+    )
+    assert few.provenance == many.provenance == Provenance.BORROWED
+    assert many.seconds > 1.1 * few.seconds
+
+
 def test_a_group_between_two_lies_between_them_in_time(trtllm: OperatorDatabase) -> None:
     tokens = np.array([64.0, 512.0, 4096.0])
     small, between, large = (ask(trtllm, ep=ep, tokens=tokens).seconds for ep in (32, 48, 64))
