@@ -157,8 +157,10 @@ def _longer(step: Step, factor: FloatArray) -> Step:
 
 
 def _worst(scenario: Scenario, partition: Partition, decode: Stations, prefill: Stations) -> FloatArray:
-    """A step of decode in which every micro-batch waits for a whole prefill kernel in every layer, seconds [n]."""
-    kernels = [kernel_seconds(scenario, part.seconds) for part in (prefill.attention, prefill.ffn)]
+    """A step of decode in which every micro-batch waits for the longest prefill kernel in every layer, seconds [n]."""
+    kernels = [
+        KERNEL_SHARE_OF_STATION * part.seconds.max(axis=1) for part in (prefill.attention, prefill.ffn)
+    ]
     waits = [np.zeros(len(kernels[0])), np.zeros(len(kernels[0]))]
     for side in SIDES:
         for other in SIDES:
