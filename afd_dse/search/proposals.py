@@ -102,7 +102,8 @@ class Outlook:
             chosen.append(best)
             one = candidates.take(np.array([best]))
             speed, throughput = self.reach(one, np.exp(expected.mean[best : best + 1]))
-            reached = reached.with_point(float(speed[0]), float(throughput[0]))
+            if speed[0] > reached.slowest:
+                reached = reached.with_point(float(speed[0]), float(throughput[0]))
             common = common - np.outer(common[best], common[best]) / max(common[best, best], _TINY)
         return chosen
 
