@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
-from afd_dse.cost.columns import ALL_COLUMNS, PHASES, Candidates
+from afd_dse.cost.columns import PHASES, Candidates
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.search.joint import is_bounded
 from afd_dse.search.layouts import GroupOptions, Sharing, group_options, sharings, with_sharing
 from afd_dse.search.space import Grid, Space
 from afd_dse.spec.cells import ATTENTION_CELL, Cell, Partition, Phase, phase_of
@@ -47,7 +48,6 @@ class Parameter:
 class _Group:
     """The cuts of one group: the parameters that choose among them, and their positions [cuts, parameters]."""
 
-    part: int
     cells: tuple[Cell, ...]
     values: Mapping[str, IntArray]
     names: tuple[str, ...]
@@ -64,29 +64,26 @@ class _Group:
         return found
 
 
-def _parts(scenario: Scenario, space: Space, partition: Partition) -> tuple[tuple[GroupOptions, Grid], ...]:
-    """The independent parts of a partition: one that serves both phases, or a prefill and a decode unit."""
+def _options(scenario: Scenario, space: Space, partition: Partition) -> tuple[GroupOptions, Grid]:
+    """What is sampled: whole units where some group serves both phases, otherwise decode units."""
     if partition.is_joint:
         grid = space.whole if len(partition.groups) == 1 else space.shared
-        return ((group_options(scenario, partition, tuple(Phase), grid), grid),)
-    grids = [space.split if partition.splits(phase) else space.whole for phase in Phase]
-    return tuple(
-        (group_options(scenario, partition, (phase,), grid), grid)
-        for phase, grid in zip(Phase, grids, strict=True)
-    )
+        return group_options(scenario, partition, tuple(Phase), grid), grid
+    grid = space.split if partition.splits(Phase.DECODE) else space.whole
+    return group_options(scenario, partition, (Phase.DECODE,), grid), grid
 
 
 def _group(
-    part: int, number: int, cells: tuple[Cell, ...], table: dict[str, IntArray]
+    number: int, cells: tuple[Cell, ...], table: dict[str, IntArray]
 ) -> tuple[_Group, list[Parameter]]:
     values = {name: found for name in _FIELDS if len(found := np.unique(table[name])) > 1}
     fields = tuple(values)
-    names = tuple(f"group_{part}_{number}_{name}" for name in fields)
+    names = tuple(f"group_{number}_{name}" for name in fields)
     columns = [np.searchsorted(values[name], table[name]) for name in fields]
     positions = np.stack(columns, axis=1) if fields else np.zeros((len(table["gpus"]), 0), dtype=np.int64)
     scale = np.array([_FIELDS[name] for name in fields])
     tree = cKDTree(positions * scale) if fields else None
-    group = _Group(part, cells, values, names, positions, table, scale, tree)
+    group = _Group(cells, values, names, positions, table, scale, tree)
     parameters = [
         Parameter(name, len(values[field]), field in _UNORDERED)
         for name, field in zip(names, fields, strict=True)
@@ -112,37 +109,38 @@ def _position(values: Iterable[Any], wanted: Any) -> int | None:
 class SampledSpace:
     """The parameters of a partition's space, and their decoding into candidates.
 
-    A group is cut by one parameter for each field (GPUs, TP, …) rather than by one number for the whole cut; a cut that
-    is not legal stands for the nearest one that is. Replicas count down from as many as fit, in shares of that number.
-    A parameter set is a row of integers [n, parameters]; several may stand for one candidate, of which
-    :meth:`canonical` is the one that :meth:`encode` gives.
+    Where phases have GPUs of their own, candidates are single decode units. A group is cut by one parameter for each
+    field (GPUs, TP, …) rather than by one number for the whole cut; a cut that is not legal stands for the nearest one
+    that is. There are as many replicas as fit; where the job bounds the load they are a parameter that counts down from
+    there, in shares of that number. A parameter set is a row of integers [n, parameters]; several may stand for one
+    candidate, of which :meth:`canonical` is the one that :meth:`encode` gives.
     """
 
     def __init__(self, scenario: Scenario, space: Space, partition: Partition) -> None:
-        self._scenario = scenario
-        self._parts = _parts(scenario, space, partition)
-        grid = self._parts[-1][1]
+        self._scenario, self._joint = scenario, partition.is_joint
+        self._units, self._grid = _options(scenario, space, partition)
+        grid = self._grid
         self._first, self.batch_ratio = grid.batch.first, grid.batch.ratio
-        self._chunks = np.array(self._parts[0][1].chunk_tokens, dtype=np.float64)
-        self._ways = sharings(grid, partition) if partition.is_joint else [Sharing(0)]
+        self._chunks = np.array(grid.chunk_tokens if self._joint else [1.0], dtype=np.float64)
+        self._ways = sharings(grid, partition) if self._joint else [Sharing(0)]
         self._counts = scenario.pool_counts.astype(np.float64)
         self._most = int(self._counts.max())
+        shares = tuple(sorted({1, max(self._most // 16, 1), max(self._most // 4, 1)}))
+        replicas = self._most if self._joint and is_bounded(scenario) else 1
         found = [
             Parameter(
                 "load", LOAD_STEPS * (len(grid.batch.values()) - 1) + 1, steps=(LOAD_STEPS, 4 * LOAD_STEPS)
             ),
             Parameter("chunk", len(self._chunks)),
             Parameter("policy", len(self._ways), unordered=True),
+            Parameter("micro_batches", len(grid.micro_batches)),
+            Parameter("replicas", replicas, steps=shares),
         ]
         self._groups: list[_Group] = []
-        shares = tuple(sorted({1, max(self._most // 16, 1), max(self._most // 4, 1)}))
-        for part, (options, own) in enumerate(self._parts):
-            found.append(Parameter(f"micro_batches_{part}", len(own.micro_batches)))
-            found.append(Parameter(f"replicas_{part}", self._most, steps=shares))
-            for number, (cells, table) in enumerate(zip(options.groups, options.tables, strict=True)):
-                group, parameters = _group(part, number, cells, table)
-                self._groups.append(group)
-                found += parameters
+        for number, (cells, table) in enumerate(zip(self._units.groups, self._units.tables, strict=True)):
+            group, parameters = _group(number, cells, table)
+            self._groups.append(group)
+            found += parameters
         self.empty = any(not len(group.table["gpus"]) for group in self._groups)
         self.parameters = [parameter for parameter in found if parameter.size > 1]
         self.index = {parameter.name: number for number, parameter in enumerate(self.parameters)}
@@ -165,38 +163,26 @@ class SampledSpace:
         picks = self._picks(rows)
         for group, pick in zip(self._groups, picks, strict=True):
             found[:, self._columns(group.names)] = group.positions[pick]
-        for part, (fitting, replicas) in enumerate(self._replicas(rows, picks)):
-            self._write(found, f"replicas_{part}", -(-(fitting - replicas) * self._most // fitting))
+        fitting, replicas = self._replicas(rows, picks)
+        self._write(found, "replicas", -(-(fitting - replicas) * self._most // fitting))
         return found
 
     def fits(self, rows: IntArray) -> npt.NDArray[np.bool_]:
-        """Whether one unit of every part fits into the cluster, [n]."""
-        used = np.zeros((len(rows), len(self._counts)))
-        for group, pick in zip(self._groups, self._picks(rows), strict=True):
-            np.add.at(used, (np.arange(len(rows)), group.table["pool"][pick]), group.table["gpus"][pick])
-        return np.asarray((used <= self._counts).all(axis=1))
+        """Whether one unit fits into the cluster, [n]."""
+        return np.asarray((self._used(rows, self._picks(rows)) <= self._counts).all(axis=1))
 
     def decode(self, rows: IntArray) -> Candidates:
         """Candidates of the parameter sets [n, parameters]."""
         picks = self._picks(rows)
-        blocks = []
-        for part, (_, replicas) in enumerate(self._replicas(rows, picks)):
-            options, grid = self._parts[part]
-            own = np.stack(
-                [pick for group, pick in zip(self._groups, picks, strict=True) if group.part == part]
-            )
-            micro = np.asarray(grid.micro_batches, dtype=np.int64)[self._read(rows, f"micro_batches_{part}")]
-            block = options.candidates(own, dict.fromkeys(options.phases, micro))
-            names = [PHASES[phase] for phase in options.phases]
-            blocks.append((names, block.replace(**{f"{name}_replicas": replicas for name in names})))
-        columns = dict(blocks[0][1].columns)
-        for names, block in blocks[1:]:
-            columns |= {key: block.columns[key] for key in ALL_COLUMNS if key.split("_")[0] in names}
-        columns |= {
-            "batch_size": self._first * self.batch_ratio ** (self._read(rows, "load") / LOAD_STEPS),
-            "chunk_tokens": self._chunks[self._read(rows, "chunk")],
-        }
-        return with_sharing(Candidates.of(**columns), self._ways, self._read(rows, "policy"))
+        micro = np.asarray(self._grid.micro_batches, dtype=np.int64)[self._read(rows, "micro_batches")]
+        names = [PHASES[phase] for phase in self._units.phases]
+        block = self._units.candidates(np.stack(picks), dict.fromkeys(self._units.phases, micro))
+        block = block.replace(
+            batch_size=self._first * self.batch_ratio ** (self._read(rows, "load") / LOAD_STEPS),
+            chunk_tokens=self._chunks[self._read(rows, "chunk")],
+            **{f"{name}_replicas": self._replicas(rows, picks)[1] for name in names},
+        )
+        return with_sharing(block, self._ways, self._read(rows, "policy"))
 
     def encode(self, candidates: Candidates) -> IntArray:
         """Canonical parameter sets of the candidates that this space holds, loads rounded; others are left out."""
@@ -207,48 +193,49 @@ class SampledSpace:
             }
             for g in self._groups
         ]
+        phase = PHASES[self._units.phases[-1]]
         found: list[dict[str, int]] = []
         picks: list[list[int]] = []
-        repeats: list[list[int]] = []
+        repeats: list[int] = []
         for row in range(len(candidates)):
             one = {name: column[row] for name, column in candidates.columns.items()}
             own = [
                 known.get(_cut_of(one, group.cells)) for known, group in zip(cuts, self._groups, strict=True)
             ]
+            octaves = float(np.log(one["batch_size"] / self._first))
             values: dict[str, int | None] = {
-                "chunk": _position(self._chunks, one["chunk_tokens"]),
-                "policy": _position(self._ways, Sharing(int(one["policy"]), float(one["decode_share"]))),
-                "load": round(
-                    LOAD_STEPS * float(np.log(one["batch_size"] / self._first) / np.log(self.batch_ratio))
-                )
-                if self.batch_ratio > 1.0
-                else 0,
+                "load": round(LOAD_STEPS * octaves / float(np.log(self.batch_ratio))),
+                "micro_batches": _position(self._grid.micro_batches, one[f"{phase}_micro_batches"]),
             }
-            phases = [PHASES[options.phases[0]] for options, _ in self._parts]
-            for part, ((_, grid), phase) in enumerate(zip(self._parts, phases, strict=True)):
-                values[f"micro_batches_{part}"] = _position(grid.micro_batches, one[f"{phase}_micro_batches"])
+            if self._joint:
+                way = Sharing(int(one["policy"]), float(one["decode_share"]))
+                values |= {
+                    "chunk": _position(self._chunks, one["chunk_tokens"]),
+                    "policy": _position(self._ways, way),
+                }
             known = {name: value for name, value in values.items() if value is not None}
             cut = [pick for pick in own if pick is not None]
             if len(known) == len(values) and len(cut) == len(own):
                 found.append(known)
                 picks.append(cut)
-                repeats.append([int(one[f"{phase}_replicas"]) for phase in phases])
+                repeats.append(int(one[f"{phase}_replicas"]))
         rows = np.zeros((len(found), len(self.parameters)), dtype=np.int64)
-        for name in found[0] if found else ():
-            column = np.array([params[name] for params in found], dtype=np.int64)
-            self._write(rows, name, column)
         if not found:
             return rows
+        for name in found[0]:
+            self._write(rows, name, np.array([params[name] for params in found], dtype=np.int64))
         chosen = list(np.array(picks, dtype=np.int64).T)
         for group, pick in zip(self._groups, chosen, strict=True):
             rows[:, self._columns(group.names)] = group.positions[pick]
-        # The share of what fits depends on the replicas of the parts before.
-        wanted = np.array(repeats, dtype=np.int64)
-        for part in range(len(self._parts)):
-            fitting = self._replicas(rows, chosen)[part][0]
-            fewer = np.maximum(fitting - wanted[:, part], 0)
-            self._write(rows, f"replicas_{part}", -(-fewer * self._most // fitting))
+        fitting = self._replicas(rows, chosen)[0]
+        fewer = np.maximum(fitting - np.array(repeats, dtype=np.int64), 0)
+        self._write(rows, "replicas", -(-fewer * self._most // fitting))
         return rows
+
+    def layouts(self, rows: IntArray) -> IntArray:
+        """The parameter sets without their load [n, parameters − 1]."""
+        load = self.index.get("load")
+        return rows if load is None else np.delete(rows, load, axis=1)
 
     def _read(self, rows: IntArray, name: str) -> IntArray:
         """A parameter's column; zero where only one value is possible."""
@@ -267,26 +254,21 @@ class SampledSpace:
         """The cut of every group, as row of its table [n]."""
         return [group.nearest(rows[:, self._columns(group.names)]) for group in self._groups]
 
-    def _replicas(self, rows: IntArray, picks: list[IntArray]) -> list[tuple[IntArray, IntArray]]:
-        """For each part how many replicas fit beside those before and one unit of those after, and how many it has."""
-        sizes = [np.zeros((len(rows), len(self._counts))) for _ in self._parts]
+    def _used(self, rows: IntArray, picks: list[IntArray]) -> FloatArray:
+        """GPUs that one unit takes of every pool [n, pools]."""
+        used = np.zeros((len(rows), len(self._counts)))
         for group, pick in zip(self._groups, picks, strict=True):
-            np.add.at(
-                sizes[group.part],
-                (np.arange(len(rows)), group.table["pool"][pick]),
-                group.table["gpus"][pick],
-            )
-        left = self._counts - np.sum(sizes, axis=0)
-        found = []
-        for part, size in enumerate(sizes):
-            left = left + size
-            with np.errstate(divide="ignore", invalid="ignore"):
-                many = np.where(size > 0, left / size, np.inf).min(axis=1)
-            fitting = np.maximum(np.floor(many + 1e-9), 1.0).astype(np.int64)
-            replicas = fitting - self._read(rows, f"replicas_{part}") * fitting // self._most
-            left = left - size * replicas[:, None]
-            found.append((fitting, replicas))
-        return found
+            np.add.at(used, (np.arange(len(rows)), group.table["pool"][pick]), group.table["gpus"][pick])
+        return used
+
+    def _replicas(self, rows: IntArray, picks: list[IntArray]) -> tuple[IntArray, IntArray]:
+        """How many replicas fit, and how many there are; of decode units one [n]."""
+        if not self._joint:
+            return (np.ones(len(rows), dtype=np.int64),) * 2
+        used = self._used(rows, picks)
+        many = np.where(used > 0, self._counts / np.maximum(used, 1.0), np.inf).min(axis=1)
+        fitting = np.maximum(np.floor(many + 1e-9), 1.0).astype(np.int64)
+        return fitting, fitting - self._read(rows, "replicas") * fitting // self._most
 
 
 __all__ = ["LOAD_STEPS", "Parameter", "SampledSpace"]

@@ -37,6 +37,12 @@ def with_replicas(candidates: Candidates, replicas: IntArray) -> Candidates:
     return candidates.replace(prefill_replicas=replicas, decode_replicas=replicas)
 
 
+def is_bounded(scenario: Scenario) -> bool:
+    """Whether the job bounds the load, so that more replicas may serve no more."""
+    workload = scenario.workload
+    return workload.requests_per_s > 0.0 or bool(np.isfinite(workload.concurrency_limit))
+
+
 def all_layouts(scenario: Scenario, partition: Partition, grid: Grid) -> tuple[Candidates, int]:
     """Every layout with every chunk size and way to share and as many replicas as fit; the size of the whole space."""
     layouts = enumerate_layouts(scenario, partition, tuple(Phase), grid)
@@ -66,7 +72,7 @@ def search_joint(
     if not len(candidates):
         return None, 0, 0
     batch = grid.batch.values()
-    bounded = scenario.workload.requests_per_s > 0.0 or np.isfinite(scenario.workload.concurrency_limit)
+    bounded = is_bounded(scenario)
     kept: list[Found] = []
     evaluated = 0
 

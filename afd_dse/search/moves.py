@@ -105,12 +105,8 @@ def drawn_moves(
     known: Callable[[IntArray], bool],
     rng: np.random.Generator,
     count: int,
-    load: int | None,
 ) -> list[IntArray]:
-    """Up to ``count`` neighbours that are not ``known``, of rows of ``front`` [n, parameters] drawn by ``chance``.
-
-    A row's changes of ``load`` alone (its parameter's number) come first: a layout is judged at its own best load.
-    """
+    """Up to ``count`` neighbours that are not ``known``, of rows of ``front`` [n, parameters] drawn by ``chance``."""
     waiting: dict[int, list[IntArray]] = {}
     found: dict[bytes, IntArray] = {}
     for _ in range(10 * count):
@@ -119,10 +115,7 @@ def drawn_moves(
         origin = int(rng.choice(len(front), p=chance))
         if origin not in waiting:
             near = around(front[origin])
-            changed = near != front[origin]
-            alone = (changed.sum(axis=1) == 1) & (changed[:, load] if load is not None else False)
-            rank = np.lexsort((rng.random(len(near)), ~alone))
-            waiting[origin] = [near[n] for n in rank[::-1]]
+            waiting[origin] = list(rng.permutation(near))
         while waiting[origin]:
             row = waiting[origin].pop()
             if row.tobytes() not in found and not known(row):

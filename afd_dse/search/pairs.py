@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from afd_dse.cost.columns import PHASE_FIELDS, Candidates
-from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.evaluate import evaluate, gpus_by_pool
 from afd_dse.cost.memory import kv_bytes_of_request
+from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import decode_units
 from afd_dse.operators.latency import FloatArray, IntArray
@@ -26,6 +27,8 @@ from afd_dse.search.supply import RATE_MARGIN, Receivers, Supplies, Supply, link
 from afd_dse.spec.cells import Partition, Phase, partition_index
 
 COMBINATION_BLOCK = 2_000_000
+# Best pairs by the objective that are kept beside the front.
+LEADING = 128
 # Secant steps for a throttled batch, and the least slope of log λ over log B that they assume.
 THROTTLE_STEPS = 10
 LEAST_SLOPE = 0.05
@@ -92,6 +95,23 @@ def combine(
     objective: Objective,
 ) -> Found | None:
     """Pair prefill and decode units with integer replicas; returns evaluated pairs worth keeping."""
+    pairs = paired(scenario, partition, supplies, decode, objective)
+    return (
+        keep(scenario, objective, evaluated(scenario, partition, pairs, objective), best=LEADING)
+        if pairs
+        else None
+    )
+
+
+def paired(
+    scenario: Scenario,
+    partition: Partition,
+    supplies: Supplies,
+    decode: DecodeSide,
+    objective: Objective,
+    best: int = LEADING,
+) -> Paired | None:
+    """Pairs with integer replicas that may be on the front or among the ``best``, not yet evaluated."""
     parts: list[Paired] = []
     for limit in limits_of(scenario):
         for rows, receivers, pool in decode_choices(scenario, decode, limit):
@@ -100,18 +120,70 @@ def combine(
                 supply = supplies(limit, to)
                 if len(supply.rate):
                     parts.extend(
-                        _pairs(scenario, partition, supplies.side, decode, rows, supply, to, objective)
+                        _pairs(scenario, partition, supplies.side, decode, rows, supply, to, objective, best)
                     )
-    if not parts:
-        return None
-    candidates = throttled(scenario, partition, Paired.join(parts))
+    return Paired.join(parts) if parts else None
+
+
+def narrowed(
+    scenario: Scenario, partition: Partition, pairs: Paired, objective: Objective, best: int, most: int
+) -> Paired:
+    """The ``best`` and the front of all pairs, of it at most ``most``, as far as known without evaluating them."""
+    cuts = {phase: Cut.of(pairs.candidates, phase) for phase in Phase}
+    sizes = gpus_by_pool(scenario, partition, cuts)
+    rates = pairs.admitted * cuts[Phase.DECODE].replicas
+    speed, per_gpu = 1.0 / pairs.tpot_s, rates / sizes.sum(axis=1)
+    leading = _leading(score(scenario, objective, rates, sizes), best)
+    return pairs.take(np.union1d(leading, _thinned(speed, per_gpu, front(speed, per_gpu), most)))
+
+
+def _thinned(x: FloatArray, y: FloatArray, rows: IntArray, most: int) -> IntArray:
+    """A front without the points that it loses least area by, one after the other, until ``most`` are left."""
+    while len(rows) > most:
+        width = x[rows] - np.append(x[rows][1:], 0.0)
+        rows = np.delete(rows, (width * (y[rows] - np.append(0.0, y[rows][:-1]))).argmin())
+    return rows
+
+
+def evaluated(scenario: Scenario, partition: Partition, pairs: Paired, objective: Objective) -> Found:
+    """The pairs, throttled to what is admitted and brought under the limits that couple the phases."""
+    candidates = throttled(scenario, partition, pairs)
     found = Found(candidates, evaluate(scenario, candidates))
     if np.isfinite(scenario.workload.concurrency_limit):
         found = _within_concurrency(scenario, found)
     if np.isfinite(scenario.slo.latency_s):
         # The limit was split at a few shares: what each pair could still do is found from its own latency.
         found = Found.join([found, refine_batch(scenario, objective, found, LATENCY_REFINEMENT)])
-    return keep(scenario, objective, found, best=128)
+    return found
+
+
+def best_rates(
+    scenario: Scenario, supplies: Supplies, decode: DecodeSide, objective: Objective
+) -> tuple[FloatArray, FloatArray]:
+    """Requests/s per GPU of every decode unit in its best pair, and the best score of its pairs [n].
+
+    0 and −∞ where it makes no pair within the limits. A unit counts at its own TPOT also where it is throttled.
+    """
+    u, c = decode.units, decode.candidates
+    rate, value = np.zeros(len(c)), np.full(len(c), -np.inf)
+    receivers, pool = ports(c, Phase.DECODE), c.integer("decode_attention_pool")
+    classes = codes(np.column_stack([receivers, pool])) if len(c) else receivers
+    for limit in limits_of(scenario):
+        within = (u.memory_slack >= 0.0) & (u.tpot_s <= limit.tpot_s)
+        for code in np.unique(classes[within]):
+            rows = np.flatnonzero(within & (classes == code))
+            for inside in (False, True):
+                to = Receivers(int(receivers[rows[0]]), int(pool[rows[0]]), inside)
+                supply = supplies(limit, to)
+                if not len(supply.rate):
+                    continue
+                for i, k, rates, many in _combinations(
+                    scenario, supplies.side, decode, rows, supply, to, objective
+                ):
+                    sizes = u.gpus_by_pool[rows[i]] * many[:, None] + supply.gpus_by_pool[k]
+                    np.maximum.at(rate, rows[i], rates / sizes.sum(axis=1))
+                    np.maximum.at(value, rows[i], score(scenario, objective, rates, sizes))
+    return rate, value
 
 
 def _pairs(
@@ -123,40 +195,57 @@ def _pairs(
     supply: Supply,
     to: Receivers,
     objective: Objective,
+    best: int,
 ) -> Iterator[Paired]:
     """The front and the best of all combinations of decode rows × replicas × prefill supplies."""
     u = decode.units
     per_block = max(COMBINATION_BLOCK // max(len(supply.rate), 1), 1)
-    near = prefill.units.gpus_by_pool[supply.unit].sum(axis=1)
-    domain = scenario.tiers.domain_gpus[prefill.candidates.integer("prefill_attention_pool")[supply.unit]]
-    room = scenario.pool_counts - supply.gpus_by_pool
     for start in range(0, len(rows), per_block):
         d = rows[start : start + per_block]
-        each, most = paired_rates(scenario, decode, d, supply)
-        size = u.gpus_by_pool[d][:, None, :]
-        fits = np.where(size > 0.0, room[None, :, :] / np.maximum(size, 1.0), np.inf).min(axis=2)
-        fits = np.floor(fits + 1e-9)
-        inside = u.gpus_by_pool[d].sum(axis=1)[:, None] + near[None, :] <= domain
-        usable = (fits >= 1.0) & (inside == to.inside) & (most > 0.0)
-        for replicas in _worthwhile(scenario, objective, each, most, fits):
-            rate = np.minimum(replicas * each, most)
-            i, k = np.nonzero(usable & (replicas >= 1.0) & (rate >= scenario.workload.requests_per_s))
-            if not len(i):
-                continue
-            rates, many = rate[i, k], replicas[i, k]
+        for i, k, rates, many in _combinations(scenario, prefill, decode, d, supply, to, objective):
             sizes = u.gpus_by_pool[d[i]] * many[:, None] + supply.gpus_by_pool[k]
             found = score(scenario, objective, rates, sizes)
             tpot = decode.tpot_at(d[i], rates / many)
-            chosen = np.union1d(_leading(found, 128), front(-tpot, rates / sizes.sum(axis=1)))
-            i, k, r = i[chosen], k[chosen], many[chosen].astype(np.int64)
+            chosen = np.union1d(_leading(found, best), front(-tpot, rates / sizes.sum(axis=1)))
+            r = many[chosen].astype(np.int64)
             pairs = assembled(
                 partition,
-                prefill.candidates.take(supply.unit[k]),
-                supply.replicas[k],
-                decode.candidates.take(d[i]),
+                prefill.candidates.take(supply.unit[k[chosen]]),
+                supply.replicas[k[chosen]],
+                decode.candidates.take(d[i[chosen]]),
                 r,
             )
-            yield Paired(pairs, rates[chosen] / r, u.requests_per_s[d[i]], tpot[chosen])
+            yield Paired(pairs, rates[chosen] / r, u.requests_per_s[d[i[chosen]]], tpot[chosen])
+
+
+def _combinations(
+    scenario: Scenario,
+    prefill: PrefillSide,
+    decode: DecodeSide,
+    d: IntArray,
+    supply: Supply,
+    to: Receivers,
+    objective: Objective,
+) -> Iterator[tuple[IntArray, IntArray, FloatArray, FloatArray]]:
+    """Decode rows ``d`` × supplies with the numbers of replicas that can be best and fit the cluster.
+
+    Columns [n]: place in ``d``, supply, requests/s in all, decode replicas.
+    """
+    near = prefill.units.gpus_by_pool[supply.unit].sum(axis=1)
+    domain = scenario.tiers.domain_gpus[prefill.candidates.integer("prefill_attention_pool")[supply.unit]]
+    room = scenario.pool_counts - supply.gpus_by_pool
+    each, most = paired_rates(scenario, decode, d, supply)
+    unit = decode.units.gpus_by_pool[d]
+    size = unit[:, None, :]
+    fits = np.where(size > 0.0, room[None, :, :] / np.maximum(size, 1.0), np.inf).min(axis=2)
+    fits = np.floor(fits + 1e-9)
+    inside = unit.sum(axis=1)[:, None] + near[None, :] <= domain
+    usable = (fits >= 1.0) & (inside == to.inside) & (most > 0.0)
+    for replicas in _worthwhile(scenario, objective, each, most, fits):
+        rate = np.minimum(replicas * each, most)
+        i, k = np.nonzero(usable & (replicas >= 1.0) & (rate >= scenario.workload.requests_per_s))
+        if len(i):
+            yield i, k, rate[i, k], replicas[i, k]
 
 
 def paired_rates(

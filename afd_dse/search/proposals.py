@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from afd_dse.cost.columns import Candidates
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.encoding import SampledSpace
 from afd_dse.search.pareto import front
-from afd_dse.search.surrogate import Expected
+from afd_dse.search.surrogate import CHANCES, Expected, Surrogate, features
 
 # Rounds in which the neighbours of what is expected best are looked at, and of how many of them.
 ROUNDS = 3
@@ -17,33 +18,94 @@ PARENTS = 40
 ANYWHERE = 800
 # So many of all that were looked at are weighed against each other.
 SHORTLIST = 400
+_TINY = 1e-12
+
+
+# What candidates [n] of which something is predicted would reach: speed per user and throughput per GPU, 0 and 0 where
+# it would break a limit.
+Reach = Callable[[Candidates, FloatArray], tuple[FloatArray, FloatArray]]
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """A front, fastest first: ``speed`` per user and ``throughput`` per GPU [n]."""
+    """A front, fastest first: ``speed`` per user and ``throughput`` per GPU [n].
+
+    What is slower than ``slowest`` is worth nothing.
+    """
 
     speed: FloatArray
     throughput: FloatArray
+    slowest: float
 
     @staticmethod
-    def of(speed: FloatArray, throughput: FloatArray) -> "Front":
+    def of(speed: FloatArray, throughput: FloatArray, slowest: float) -> "Front":
         """The front of points [n]."""
         rows = front(speed, throughput)
-        return Front(speed[rows], throughput[rows])
+        return Front(speed[rows], throughput[rows], slowest)
 
     def gain(self, speed: FloatArray, throughput: FloatArray) -> FloatArray:
-        """Area that each point [n] would add to what the front dominates, down to no speed and no throughput."""
-        beyond = np.clip(speed - (self.speed[0] if len(self.speed) else 0.0), 0.0, None)
-        slower = np.append(self.speed[1:], 0.0)
+        """Area that each point [n] would add to what the front dominates, from the slowest speed on."""
+        beyond = np.clip(speed - (self.speed[0] if len(self.speed) else self.slowest), 0.0, None)
+        slower = np.append(self.speed[1:], self.slowest)
         width = np.clip(np.minimum(speed[:, None], self.speed) - slower[: len(self.speed)], 0.0, None)
         inside = (width * np.clip(throughput[:, None] - self.throughput, 0.0, None)).sum(axis=1)
         result: FloatArray = inside + beyond * throughput
         return result
 
+    def expected_gain(self, expected: Expected, chances: Candidates, reach: Reach) -> FloatArray:
+        """Area that candidates [n] are expected to add, over all that they may turn out as.
+
+        ``chances`` are the candidates once for each value of :data:`CHANCES`, one block after the other.
+        """
+        values, weights = CHANCES
+        tried = np.exp(expected.mean + values[:, None] * expected.doubt)
+        gain = self.gain(*reach(chances, tried.reshape(-1))).reshape(tried.shape)
+        result: FloatArray = weights @ gain * expected.chance
+        return result
+
     def with_point(self, speed: float, throughput: float) -> "Front":
         """The front with one point more."""
-        return Front.of(np.append(self.speed, speed), np.append(self.throughput, throughput))
+        return Front.of(np.append(self.speed, speed), np.append(self.throughput, throughput), self.slowest)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What to expect of candidates on ``pools`` pools, beside the front ``reached`` by what has been evaluated."""
+
+    surrogate: Surrogate
+    reach: Reach
+    reached: Front
+    pools: int
+
+    def gain(self, candidates: Candidates) -> FloatArray:
+        """Area that each candidate is expected to add to the front [n]."""
+        expected = self.surrogate.expected(features(candidates, self.pools))
+        return self.reached.expected_gain(expected, _at_all_chances(candidates), self.reach)
+
+    def best(self, candidates: Candidates, count: int) -> list[int]:
+        """Which add most, at most ``count``, each beside those chosen before as if they turned out as expected.
+
+        What one of them turns out as tells of others, so that their doubt is less.
+        """
+        x = features(candidates, self.pools)
+        expected, common = self.surrogate.expected(x), self.surrogate.common(x)
+        scale = expected.doubt / np.sqrt(np.maximum(np.diag(common), _TINY))
+        reached, chosen, chances = self.reached, list[int](), _at_all_chances(candidates)
+        while len(chosen) < min(count, len(candidates)):
+            doubt = scale * np.sqrt(np.maximum(np.diag(common), 0.0))
+            left = Expected(expected.mean, doubt, expected.chance)
+            gain = reached.expected_gain(left, chances, self.reach)
+            gain[chosen] = 0.0
+            best = int(gain.argmax())
+            if gain[best] <= 0.0:
+                break
+            chosen.append(best)
+            one = candidates.take(np.array([best]))
+            speed, throughput = self.reach(one, np.exp(expected.mean[best : best + 1]))
+            if speed[0] > reached.slowest:
+                reached = reached.with_point(float(speed[0]), float(throughput[0]))
+            common = common - np.outer(common[best], common[best]) / max(common[best, best], _TINY)
+        return chosen
 
 
 def proposed(
@@ -51,18 +113,16 @@ def proposed(
     steps: IntArray,
     begin: IntArray,
     known: Callable[[IntArray], bool],
-    expect: Callable[[IntArray], Expected],
-    reached: Front,
+    outlook: Outlook,
     rng: np.random.Generator,
     count: int,
 ) -> list[IntArray]:
     """At most ``count`` parameter sets that are not ``known``, in the order of what they are expected to add.
 
-    They are sought from ``begin`` [n, parameters] on by ``steps`` [moves, parameters]; ``reached`` is the front of what
-    has been evaluated.
+    They are sought from ``begin`` [n, parameters] on by ``steps`` [moves, parameters].
     """
     pool = np.zeros((0, begin.shape[1]), dtype=np.int64)
-    gain, told, seen = np.zeros(0), list[Expected](), set[bytes]()
+    gain, seen = np.zeros(0), set[bytes]()
     parents = begin
     for _ in range(ROUNDS):
         anywhere = space.drawn(rng.integers(space.sizes, size=(ANYWHERE, len(space.sizes))), rng)
@@ -73,14 +133,15 @@ def proposed(
         if not len(fresh):
             break
         seen.update(row.tobytes() for row in fresh)
-        told.append(expect(fresh))
         pool = np.concatenate([pool, fresh])
-        gain = np.append(gain, reached.gain(told[-1].speed, told[-1].throughput) * told[-1].chance)
+        gain = np.append(gain, outlook.gain(space.decode(fresh)))
         parents = pool[np.argsort(-gain, kind="stable")[:PARENTS]]
-    if not told:
-        return []
-    short = np.argsort(-gain, kind="stable")[:SHORTLIST]
-    return [pool[short[n]] for n in one_by_one(Expected.join(told).at(short), reached, count)]
+    short = pool[np.argsort(-gain, kind="stable")[:SHORTLIST]]
+    return [short[n] for n in outlook.best(space.decode(short), count)] if len(short) else []
+
+
+def _at_all_chances(candidates: Candidates) -> Candidates:
+    return candidates.take(np.tile(np.arange(len(candidates)), len(CHANCES[0])))
 
 
 def _around(space: SampledSpace, steps: IntArray, rows: IntArray) -> IntArray:
@@ -92,18 +153,4 @@ def _around(space: SampledSpace, steps: IntArray, rows: IntArray) -> IntArray:
     return inside
 
 
-def one_by_one(expected: Expected, reached: Front, count: int) -> list[int]:
-    """Which add most, each beside those chosen before as if they turned out as expected."""
-    chosen: list[int] = []
-    while len(chosen) < min(count, len(expected.speed)):
-        gain = reached.gain(expected.speed, expected.throughput) * expected.chance
-        gain[chosen] = 0.0
-        best = int(gain.argmax())
-        if gain[best] <= 0.0:
-            break
-        chosen.append(best)
-        reached = reached.with_point(float(expected.speed[best]), float(expected.throughput[best]))
-    return chosen
-
-
-__all__ = ["Front", "one_by_one", "proposed"]
+__all__ = ["Front", "Outlook", "Reach", "proposed"]

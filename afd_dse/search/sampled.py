@@ -10,11 +10,9 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from scipy.stats import qmc
 
 from afd_dse.cost.columns import ALL_COLUMNS
-from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.search.coarse import phase_fronts
 from afd_dse.search.crossing import evaluations
 from afd_dse.search.encoding import LOAD_STEPS, SampledSpace
 from afd_dse.search.joint import refine_batch
@@ -30,8 +28,9 @@ from afd_dse.search.moves import (
 )
 from afd_dse.search.objective import Objective
 from afd_dse.search.pareto import front
-from afd_dse.search.pool import Found, keep, pareto_rows, ranking, scores
-from afd_dse.search.proposals import Front, proposed
+from afd_dse.search.pool import Found, pareto_rows, ranking
+from afd_dse.search.prefill_sample import sample_prefill
+from afd_dse.search.proposals import Front, Outlook, proposed
 from afd_dse.search.space import Space
 from afd_dse.search.storage import Crew, crew_of
 from afd_dse.search.study import (
@@ -44,8 +43,10 @@ from afd_dse.search.study import (
     study_name,
     suggest,
 )
-from afd_dse.search.surrogate import Expected, Surrogate, features, targets
-from afd_dse.spec.cells import Partition
+from afd_dse.search.supply import Supplies
+from afd_dse.search.surrogate import Surrogate, features
+from afd_dse.search.trials import DecodeTrials, Deployments, Trials, most_pairs
+from afd_dse.spec.cells import Partition, Phase
 
 DEFAULT_TRIALS = 800
 # Draws over the whole space that a study begins with, as share of the trials, and at most.
@@ -53,10 +54,13 @@ SPREAD = 0.15
 MOST_SPREAD = 90
 # How many of the best, and of the front, of a smaller space a study begins with.
 STARTS = 50
+# What is learnt of a generation decides the next: so many at least, unless they were very small.
+GENERATIONS = 30
+LEAST_GENERATION = 4
 # Share of a generation that a surrogate proposes, once so many candidates are known, and most that it is fitted to.
 PROPOSED = 0.75
 LEARNT = 20
-FITTED = 400
+FITTED = 600
 # Share of a generation that are moves from the front; NSGA-II draws the rest.
 MOVED = 0.1
 # Best layouts by the objective that are moved from as well, and how often relative to the front.
@@ -66,30 +70,36 @@ LED = 0.3
 ATTEMPTS = 3
 # Evaluations that fill the gaps of the front at the end, as share of the trials.
 FILLED = 0.05
-# Best layouts whose load is refined up to the limits, as share of the trials.
+# Area under the front counts from this share of the speed that the TPOT limit asks for.
+SLOWEST = 0.95
+# Best layouts whose load is refined up to the limits, as share of the trials, and at most.
 REFINED = 0.01
-# Units of single phases that a start evaluates, as multiple of the trials.
-START_ROWS = 1.5
+MOST_REFINED = 4
+# Prefill units that are evaluated where phases have GPUs of their own, as share of the trials, and at least.
+PREFILL = 0.05
+LEAST_PREFILL = 20
 # Near-miss violations are compared on this scale; a worse one says nothing more.
 WORST_VIOLATION = 1e6
+_TINY = 1e-9
 # How many of the least infeasible are moved from while nothing is feasible.
 NEAREST = 5
 
 
 @dataclass(slots=True)
 class _Archive:
-    """Every distinct candidate of a study in the order of evaluation, and what of it is worth keeping."""
+    """Every distinct candidate of a study in the order of evaluation."""
 
-    scenario: Scenario
-    objective: Objective
     space: SampledSpace
+    trials: Trials
+    slowest: float
+    pools: int
     rows: list[IntArray] = field(default_factory=list)
     speed: list[float] = field(default_factory=list)
     throughput: list[float] = field(default_factory=list)
     score: list[float] = field(default_factory=list)
     violation: list[FloatArray] = field(default_factory=list)
-    kept: list[Found] = field(default_factory=list)
     known: dict[bytes, int] = field(default_factory=dict)
+    layouts: set[bytes] = field(default_factory=set)
     features: list[FloatArray] = field(default_factory=list)
     targets: list[FloatArray] = field(default_factory=list)
 
@@ -105,48 +115,48 @@ class _Archive:
         fresh = {row.tobytes(): row for row in rows if not self.holds(row)}
         if not fresh:
             return
-        block = self.space.decode(np.stack(list(fresh.values())))
-        found = Found(block, evaluate(self.scenario, block))
-        self.kept.append(keep(self.scenario, self.objective, found))
-        self.features += list(features(block, len(self.scenario.pools)))
-        self.targets += list(targets(found.evaluation))
-        metrics, slack = found.evaluation.metrics, found.evaluation.slack
+        table = np.stack(list(fresh.values()))
+        block = self.space.decode(table)
+        found = self.trials.measure(block)
         for key, row in fresh.items():
             self.known[key] = len(self.rows)
             self.rows.append(row)
-        self.speed += metrics["tokens_per_s_per_user"].tolist()
-        self.throughput += metrics["tokens_per_s_per_gpu"].tolist()
-        self.score += scores(self.scenario, self.objective, found).tolist()
-        self.violation += list(np.clip(-slack, -WORST_VIOLATION, WORST_VIOLATION))
+        self.layouts.update(row.tobytes() for row in self.space.layouts(table))
+        self.features += list(features(block, self.pools))
+        self.targets += list(found.targets)
+        self.speed += found.speed.tolist()
+        self.throughput += found.throughput.tolist()
+        self.score += found.score.tolist()
+        self.violation += list(np.clip(-found.slack, -WORST_VIOLATION, WORST_VIOLATION))
+
+    @property
+    def feasible(self) -> IntArray:
+        """Positions of those that meet every limit."""
+        return np.flatnonzero((np.stack(self.violation) <= 0.0).all(axis=1))
 
     def front(self) -> tuple[IntArray, FloatArray]:
         """Parameter sets of the feasible front, fastest first, with the area that each leaves open to the next.
 
         While nothing is feasible, those that violate the limits least, which are all alike.
         """
-        violation = np.stack(self.violation)
-        feasible = np.flatnonzero((violation <= 0.0).all(axis=1))
-        table = np.stack(self.rows)
+        feasible, table = self.feasible, np.stack(self.rows)
         if not len(feasible):
-            total = np.clip(violation, 0.0, None).sum(axis=1)
+            total = np.clip(np.stack(self.violation), 0.0, None).sum(axis=1)
             nearest = np.argsort(total, kind="stable")[:NEAREST]
             return table[nearest], np.ones(len(nearest))
         speed, throughput = np.array(self.speed)[feasible], np.array(self.throughput)[feasible]
         best = front(speed, throughput)
         return table[feasible[best]], gaps(speed[best], throughput[best])
 
-    def reached(self) -> Front:
-        """The front of what is feasible."""
-        feasible = np.flatnonzero((np.stack(self.violation) <= 0.0).all(axis=1))
-        return Front.of(np.array(self.speed)[feasible], np.array(self.throughput)[feasible])
-
-    def surrogate(self, most: int) -> Callable[[IntArray], Expected]:
-        """What to expect of parameter sets [n, parameters], by the ``most`` known candidates nearest to the front."""
-        known = np.stack(self.targets)
-        rows = np.argsort(_behind(self.reached(), known), kind="stable")[:most]
-        fitted = Surrogate(np.stack(self.features)[np.sort(rows)], known[np.sort(rows)])
-        pools = len(self.scenario.pools)
-        return lambda sets: fitted.expected(features(self.space.decode(sets), pools))
+    def outlook(self) -> Outlook:
+        """What to expect of others, by the known candidates nearest to the front."""
+        feasible = self.feasible
+        speed, throughput = np.array(self.speed), np.array(self.throughput)
+        reached = Front.of(speed[feasible], throughput[feasible], self.slowest)
+        behind = _behind(reached, speed, throughput, np.stack(self.violation))
+        rows = _telling(behind)
+        fitted = Surrogate(np.stack(self.features)[rows], np.stack(self.targets)[rows])
+        return Outlook(fitted, self.trials.reach, reached, self.pools)
 
     def leaders(self, count: int) -> IntArray:
         """Feasible parameter sets of the best scores, one a layout, at most ``count``."""
@@ -154,15 +164,10 @@ class _Archive:
         ranked = np.argsort(-score, kind="stable")
         ranked = ranked[np.isfinite(score[ranked])]
         table = np.stack(self.rows)[ranked]
-        load = self.space.index.get("load")
-        layouts = table if load is None else np.delete(table, load, axis=1)
+        layouts = self.space.layouts(table)
         first = np.sort(np.unique(layouts, axis=0, return_index=True)[1]) if len(table) else ranked
         leading: IntArray = table[first[:count]]
         return leading
-
-    def found(self) -> Found:
-        """What is worth keeping of all."""
-        return keep(self.scenario, self.objective, Found.join(self.kept), best=256)
 
 
 def search_sampled(
@@ -180,59 +185,100 @@ def search_sampled(
     """Sample a partition on tokens/s/GPU and tokens/s/user under all constraints.
 
     ``trials`` distinct candidates are drawn: those that a surrogate expects to widen the front most, neighbours of the
-    front by preference where it has gaps, and children by NSGA-II. Then loads between those drawn fill the front. With
+    front by preference where it has gaps, and children by NSGA-II. Then loads between those drawn fill the front. Where
+    phases have GPUs of their own, candidates are decode units, which are paired with sampled prefill units. With
     ``journal`` (a file) an interrupted study is continued; ``trials`` counts what the journal already holds, and what
-    follows depends only on that and the seed. A study begins with the best and the front of ``start``, or, where phases
-    have GPUs of their own, of units of each phase that are paired exactly. Returns what is worth keeping and the number
-    of candidates evaluated.
+    follows depends only on that and the seed. A study begins with the best and the front of ``start``. Returns what is
+    worth keeping and the number of candidates evaluated.
     """
     sampled = SampledSpace(scenario, space, partition)
     if sampled.empty:
         return None, 0
     wanted = DEFAULT_TRIALS if trials is None else trials
-    evaluated = 0
-    if start is None and not partition.is_joint:
-        start, evaluated = phase_fronts(scenario, space, partition, objective, int(START_ROWS * wanted), seed)
-    archive = _Archive(scenario, objective, sampled)
+    kind, supplied = trials_of(scenario, space, partition, objective, start, wanted, seed)
+    if kind is None:
+        return None, supplied
+    archive = _Archive(sampled, kind, SLOWEST / scenario.slo.tpot_s, len(scenario.pools))
     with crew_of(journal, study_name(scenario, space, partition, seed), DIRECTIONS, wanted) as crew:
         study = new_study()
         _take_in(study, archive, crew)
         if not crew.alone:  # processes at work draw apart
             seed = int(np.random.default_rng().integers(2**32))
-        beginning = _beginning(archive, start, seed, min(round(SPREAD * wanted), MOST_SPREAD))
+        beginning = _beginning(scenario, objective, sampled, start, seed, wanted)
         if not crew.alone:
             np.random.default_rng(seed).shuffle(beginning)
-        _draw(study, archive, beginning, seed, crew, progress)
+        generation = min(max(wanted // GENERATIONS, LEAST_GENERATION), POPULATION)
+        _draw(study, archive, beginning, seed, crew, generation, progress)
     if not len(archive):
-        return None, evaluated
+        return None, supplied
     _fill(archive, round(FILLED * len(archive)))
-    found = archive.found() if start is None else Found.join([archive.found(), start])
-    refined = _refine(archive, max(round(REFINED * wanted), 2))
-    evaluated += len(archive) + evaluations(len(refined)) + len(refined)
-    return (Found.join([found, refined]) if len(refined) else found), evaluated
+    found, paired = kind.found()
+    evaluated = supplied + len(archive) + paired
+    if found is None:
+        return start, evaluated
+    refined = _refine(scenario, objective, found, sampled.batch_ratio, _refined(wanted))
+    evaluated += evaluations(len(refined)) + len(refined)
+    return Found.join([part for part in (found, start, refined) if part]), evaluated
 
 
-def _refine(archive: _Archive, most: int) -> Found:
+def trials_of(
+    scenario: Scenario,
+    space: Space,
+    partition: Partition,
+    objective: Objective,
+    start: Found | None,
+    wanted: int,
+    seed: int,
+) -> tuple[Trials | None, int]:
+    """What the trials are, and how many evaluations preparing them took; None where no prefill unit fits."""
+    if partition.is_joint:
+        return Deployments(scenario, partition, objective), 0
+    grid = space.split if partition.splits(Phase.PREFILL) else space.whole
+    rows = _prefill_rows(wanted)
+    pairs = None if start is None else start.candidates
+    prefill = sample_prefill(scenario, partition, grid, rows, seed, pairs)
+    if not len(prefill.candidates):
+        return None, 0
+    supplies = Supplies(scenario, prefill)
+    return DecodeTrials(scenario, partition, objective, supplies), len(prefill.candidates)
+
+
+def _prefill_rows(trials: int) -> int:
+    return max(round(PREFILL * trials), LEAST_PREFILL)
+
+
+def _refined(trials: int) -> int:
+    return min(max(round(REFINED * trials), 1), MOST_REFINED)
+
+
+def evaluations_of(trials: int, partition: Partition) -> int:
+    """Evaluations that a search of so many trials takes at most."""
+    drawn = trials + round(FILLED * trials)
+    one_refined = evaluations(1) + 1
+    if partition.is_joint:
+        return drawn + one_refined * _refined(trials)
+    return drawn + one_refined * _refined(trials) + _prefill_rows(trials) + most_pairs(drawn)
+
+
+def _refine(scenario: Scenario, objective: Objective, found: Found, ratio: float, most: int) -> Found:
     """The best layouts, at most ``most``, at the largest load that the limits admit within a step of the grid."""
-    found = Found.join(archive.kept)
-    ranked = ranking(archive.scenario, archive.objective, found)
+    ranked = ranking(scenario, objective, found)
     columns = [found.candidates.number(name)[ranked] for name in ALL_COLUMNS if name != "batch_size"]
     first = np.sort(np.unique(np.column_stack(columns), axis=0, return_index=True)[1])
-    best = found.take(ranked[first[:most]])
-    return refine_batch(archive.scenario, archive.objective, best, archive.space.batch_ratio)
+    return refine_batch(scenario, objective, found.take(ranked[first[:most]]), ratio)
 
 
-def _beginning(archive: _Archive, start: Found | None, seed: int, spread: int) -> list[IntArray]:
+def _beginning(
+    scenario: Scenario, objective: Objective, space: SampledSpace, start: Found | None, seed: int, wanted: int
+) -> list[IntArray]:
     """Canonical parameter sets that a study begins with: what a smaller space found, then a Latin hypercube."""
-    space = archive.space
     rng = np.random.default_rng(seed)
-    unit = qmc.LatinHypercube(len(space.sizes), rng=rng).random(max(spread, 1))
+    spread = max(min(round(SPREAD * wanted), MOST_SPREAD), 1)
+    unit = qmc.LatinHypercube(len(space.sizes), rng=rng).random(spread)
     anywhere = space.drawn((unit * space.sizes).astype(np.int64), rng)
     if start is None:
         return list(anywhere)
-    rows = np.concatenate(
-        [ranking(archive.scenario, archive.objective, start)[:STARTS], pareto_rows(start)[:STARTS]]
-    )
+    rows = np.concatenate([ranking(scenario, objective, start)[:STARTS], pareto_rows(start)[:STARTS]])
     return [*space.encode(start.candidates.take(np.unique(rows))), *anywhere]
 
 
@@ -250,12 +296,13 @@ def _draw(
     beginning: list[IntArray],
     seed: int,
     crew: Crew,
+    generation: int,
     progress: Callable[[int], None],
 ) -> None:
-    """Ask, evaluate and tell generation after generation until all that are wanted are known, or none is new."""
+    """Ask, evaluate and tell ``generation`` after generation until all that are wanted are known, or none is new."""
     more = 1
     while more:
-        with crew.batch(POPULATION) as size:
+        with crew.batch(generation) as size:
             _take_in(study, archive, crew)
             asked = _generation(study, archive, beginning, seed, size) if size else []
             told = _evaluated(study, archive, crew, asked)
@@ -291,34 +338,52 @@ def _better(archive: _Archive, rng: np.random.Generator, room: int, size: int) -
             nearby_loads(space, steps),
             good,
             archive.holds,
-            archive.surrogate(FITTED),
-            archive.reached(),
+            archive.outlook(),
             rng,
             min(max(round(PROPOSED * size), 1), room),
         )
-    held = {row.tobytes() for row in chosen}
+    taken = {row.tobytes() for row in space.layouts(np.stack(chosen))} if chosen else set()
     chance = np.concatenate([priorities(area), np.full(len(leaders), LED / max(len(leaders), 1))])
     share = MOVED if len(archive) >= LEARNT else MOVED + PROPOSED
+
+    def known(row: IntArray) -> bool:
+        layout = space.layouts(row[None, :]).tobytes()
+        return layout in archive.layouts or layout in taken
+
     return chosen + drawn_moves(
         good,
         chance / chance.sum(),
         partial(neighbours, space, steps),
-        lambda row: archive.holds(row) or row.tobytes() in held,
+        known,
         rng,
         min(max(round(share * size), 1), room - len(chosen)),
-        space.index.get("load"),
     )
 
 
-def _behind(reached: Front, known: FloatArray) -> FloatArray:
-    """How far candidates with these targets [n, targets] are from the front, in logarithms of a factor."""
-    beyond: FloatArray = np.clip(-known[:, 2:], 0.0, None).sum(axis=1)
+def _behind(reached: Front, speed: FloatArray, throughput: FloatArray, violation: FloatArray) -> FloatArray:
+    """How far candidates are from the front, in logarithms of a factor, and from the limits [n]."""
+    beyond: FloatArray = np.clip(violation, 0.0, None).sum(axis=1)
     if not len(reached.speed):
         return beyond
-    speed, throughput = np.log(reached.speed), np.log(reached.throughput)
-    missing = np.maximum(speed - known[:, :1], throughput - known[:, 1:2]).min(axis=1)
-    result: FloatArray = np.abs(missing) + beyond
+    behind = np.maximum(
+        np.log(reached.speed / speed[:, None]),
+        np.log(reached.throughput / np.maximum(throughput, _TINY)[:, None]),
+    ).min(axis=1)
+    result: FloatArray = np.abs(behind) + beyond
     return result
+
+
+def _telling(behind: FloatArray) -> IntArray:
+    """Up to FITTED candidates by which others are judged: those nearest to the front, and as many of the rest.
+
+    Without what has been found to be bad, what is like it would be taken for good again and again.
+    """
+    ranked = np.argsort(behind, kind="stable")
+    near, far = ranked[: FITTED // 2], ranked[FITTED // 2 :]
+    spread = (
+        far[np.linspace(0, len(far) - 1, FITTED // 2).astype(np.int64)] if len(far) > FITTED // 2 else far
+    )
+    return np.sort(np.concatenate([near, spread]))
 
 
 def _evaluated(
@@ -387,4 +452,4 @@ def _fill(archive: _Archive, most: int) -> None:
             step //= 2
 
 
-__all__ = ["DEFAULT_TRIALS", "search_sampled"]
+__all__ = ["DEFAULT_TRIALS", "evaluations_of", "search_sampled", "trials_of"]

@@ -17,7 +17,7 @@ from afd_dse.spec.cells import Partition
 # Trials of a generation. Small, since what is learnt of one decides the next.
 POPULATION = 20
 # Part of a study's name: studies of another encoding are not continued.
-_ENCODING = 3
+_ENCODING = 4
 # Tokens/s per GPU and tokens/s per user.
 DIRECTIONS: Directions = ("maximize", "maximize")
 

@@ -116,6 +116,19 @@ def _choices(scenario: Scenario, side: PrefillSide, useful: IntArray, to: Receiv
     )
 
 
+def rates_of_units(scenario: Scenario, side: PrefillSide, limit: Limits, to: Receivers) -> FloatArray:
+    """About the largest request rate of every prefill unit that meets the TTFT limit, memory not looked at, [n].
+
+    A unit is repeated as often as it fits, which shortens the wait.
+    """
+    choices = _choices(scenario, side, np.arange(len(side.candidates)), to)
+    choices = take_rows(choices, np.flatnonzero(np.append(choices.unit[1:] != choices.unit[:-1], True)))
+    low, _ = _admissible(scenario, choices, limit, (0.0, MAX_UTILIZATION), HALVINGS_OF_ALL)
+    rates = np.zeros(len(side.candidates))
+    rates[choices.unit] = low * choices.prefill.capacity
+    return rates
+
+
 def _supply(scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limits, to: Receivers) -> Supply:
     choices = _choices(scenario, side, useful, to)
     low, high = _admissible(scenario, choices, limit, (0.0, MAX_UTILIZATION), HALVINGS_OF_ALL)

@@ -3,31 +3,34 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
+from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 from scipy.special import ndtr
 
 from afd_dse.cost.columns import ALL_COLUMNS, EXPERT_POLICIES, POLICIES, Candidates
-from afd_dse.cost.evaluation import CONSTRAINTS, Evaluation
 from afd_dse.operators.latency import FloatArray, IntArray
 
 # Values without an order are as far apart as so many octaves of a number.
 APART = 1.5
-# Distance in octaves over which candidates tell of each other, and over which the quadratic trend bends.
-LENGTH = 6.0
-BEND = 6.0
-# Against candidates that are nearly the same.
+# Length of a feature, in octaves, before anything is known of it, and how far it is believed to be from that (a
+# standard deviation of the logarithm).
+LENGTH = 10.0
+LENGTH_DOUBT = 1.0
+# Share of the variance that is peculiar to a candidate, likewise.
 NOISE = 1e-4
-# Standard deviations by which a candidate is taken to be better than expected: what is little known is tried.
-HOPE = 0.5
-MOST_HOPED = 0.25
+NOISE_DOUBT = 1.0
+# So many candidates tell the lengths: a likelihood costs the cube of their number.
+TOLD_BY = 200
+STEPS = 30
+# Values of a standard normal variable and their weights, Gauss–Hermite: what a doubtful candidate may turn out as.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
+CHANCES: tuple[FloatArray, FloatArray] = (_NODES, _WEIGHTS / _WEIGHTS.sum())
 # Slack is known no better than this.
 SLACK_DOUBT = 0.03
 # Slack beyond this is as good or bad as any, in the logarithm of 1 + |slack|.
 SLACK_RANGE = 1.5
 _TINY = 1e-9
-# Whether a unit fits into the cluster is known without evaluating it.
-_TOLD = [number for number, name in enumerate(CONSTRAINTS) if name != "gpus"]
 
 
 def features(candidates: Candidates, pools: int) -> FloatArray:
@@ -54,15 +57,6 @@ def _named(column: str, pools: int) -> int:
     return pools if column.endswith("_pool") else 0
 
 
-def targets(evaluation: Evaluation) -> FloatArray:
-    """What is predicted [n, 2 + slacks]: logarithms of speed per user and throughput per GPU, and bent slacks."""
-    speed, throughput = (
-        np.log(np.maximum(evaluation.metrics[name], _TINY))
-        for name in ("tokens_per_s_per_user", "tokens_per_s_per_gpu")
-    )
-    return np.column_stack([speed, throughput, bent(evaluation.slack)[:, _TOLD]])
-
-
 def bent(slack: FloatArray) -> FloatArray:
     """Slack as a smooth function can follow it: logarithmic on both sides of 0, and within bounds."""
     known = np.nan_to_num(slack, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
@@ -72,31 +66,28 @@ def bent(slack: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Of n candidates the speed per user and the throughput per GPU hoped for, and the chance to meet every limit."""
+    """Of n candidates the logarithm of what is sought, mean and doubt, and the chance to meet every limit."""
 
-    speed: FloatArray
-    throughput: FloatArray
+    mean: FloatArray
+    doubt: FloatArray
     chance: FloatArray
 
     @staticmethod
     def join(parts: list["Expected"]) -> "Expected":
         """One after the other."""
-        return Expected(
-            np.concatenate([part.speed for part in parts]),
-            np.concatenate([part.throughput for part in parts]),
-            np.concatenate([part.chance for part in parts]),
-        )
+        return Expected(*(np.concatenate([getattr(p, name) for p in parts]) for name in Expected.__slots__))
 
     def at(self, rows: IntArray) -> "Expected":
         """The candidates at ``rows``."""
-        return Expected(self.speed[rows], self.throughput[rows], self.chance[rows])
+        return Expected(self.mean[rows], self.doubt[rows], self.chance[rows])
 
 
 class Surrogate:
-    """A Gaussian process: a quadratic trend and what is smooth on top of it (Matérn 3/2), alike for every target.
+    """A Gaussian process, Matérn 3/2 with a length for every feature, alike for every target.
 
-    Rasmussen and Williams, Gaussian Processes for Machine Learning, algorithm 2.1 and eq. 4.17. Its doubt grows away
-    from the evaluated candidates ``x`` [n, features] with the targets ``y`` [n, 2 + slacks].
+    Rasmussen and Williams, Gaussian Processes for Machine Learning, algorithm 2.1; lengths and noise are the likeliest
+    for the first target (eq. 5.8 and 5.9). Its doubt grows away from the evaluated candidates ``x`` [n, features] with
+    the targets ``y`` [n, 1 + slacks]: the logarithm of what is sought, and bent slacks.
     """
 
     def __init__(self, x: FloatArray, y: FloatArray) -> None:
@@ -104,46 +95,87 @@ class Surrogate:
         varied = np.flatnonzero(np.ptp(x, axis=0) > 0.0)
         first = np.unique(x[:, varied], axis=1, return_index=True)[1]
         self._columns = varied[np.sort(first)]
-        self._middle, self._mean = x[:, self._columns].mean(axis=0), y.mean(axis=0)
-        self._x = self._centred(x)
-        covariance = self._kernel(self._x, self._x) + NOISE * np.eye(len(x))
-        factor = cho_factor(covariance, lower=True)
+        self._mean = y.mean(axis=0)
         left = y - self._mean
+        some = np.arange(0, len(x), -(-len(x) // TOLD_BY))
+        self._lengths, self._noise = likeliest(x[some][:, self._columns], left[some, 0])
+        self._x = self._scaled(x)
+        factor = cho_factor(_matern(self._x, self._x) + self._noise * np.eye(len(x)), lower=True)
         self._lower: FloatArray = factor[0]
         self._weights: FloatArray = cho_solve(factor, left)
         self._scale = np.sqrt(np.maximum((left * self._weights).sum(axis=0), 0.0) / len(x))
 
     def predicted(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation of the targets at ``x`` [n, features], [n, targets] each."""
-        centred = self._centred(x)
-        shared = self._kernel(centred, self._x)
-        told = solve_triangular(self._lower, shared.T, lower=True, check_finite=False)
-        own = 1.0 + _trend((centred**2).sum(axis=1))
-        doubt = np.sqrt(np.maximum(own - (told**2).sum(axis=0), 0.0))
+        shared = _matern(self._scaled(x), self._x)
+        doubt = np.sqrt(np.maximum(1.0 - (self._told(shared) ** 2).sum(axis=0), 0.0))
         mean: FloatArray = self._mean + shared @ self._weights
         return mean, doubt[:, None] * self._scale
 
     def expected(self, x: FloatArray) -> Expected:
-        """What to hope for of candidates with features ``x`` [n, features]."""
+        """What to expect of candidates with features ``x`` [n, features]."""
         mean, doubt = self.predicted(x)
-        hope = np.minimum(HOPE * doubt[:, 0], MOST_HOPED)
-        held = ndtr(mean[:, 2:] / np.maximum(doubt[:, 2:], SLACK_DOUBT))
-        return Expected(np.exp(mean[:, 0] + hope), np.exp(mean[:, 1] + hope), held.prod(axis=1))
+        held = ndtr(mean[:, 1:] / np.maximum(doubt[:, 1:], SLACK_DOUBT))
+        return Expected(mean[:, 0], doubt[:, 0], held.prod(axis=1))
 
-    def _centred(self, x: FloatArray) -> FloatArray:
-        centred: FloatArray = x[:, self._columns] - self._middle
-        return centred
+    def common(self, x: FloatArray) -> FloatArray:
+        """What the doubts of candidates have in common [n, n]: their covariance, in the variance of a target."""
+        own = self._scaled(x)
+        told = self._told(_matern(own, self._x))
+        result: FloatArray = _matern(own, own) - told.T @ told
+        return result
 
-    def _kernel(self, a: FloatArray, b: FloatArray) -> FloatArray:
-        distance = cdist(a, b) * (np.sqrt(3.0) / LENGTH)
-        smooth: FloatArray = (1.0 + distance) * np.exp(-distance)
-        return smooth + _trend(a @ b.T)
+    def _told(self, shared: FloatArray) -> FloatArray:
+        told: FloatArray = solve_triangular(self._lower, shared.T, lower=True, check_finite=False)
+        return told
+
+    def _scaled(self, x: FloatArray) -> FloatArray:
+        scaled: FloatArray = x[:, self._columns] / self._lengths
+        return scaled
 
 
-def _trend(product: FloatArray) -> FloatArray:
-    """Covariance of quadratic functions, by the scalar product of the features."""
-    result: FloatArray = (1.0 + product / BEND**2) ** 2
-    return result
+def likeliest(x: FloatArray, y: FloatArray) -> tuple[FloatArray, float]:
+    """The likeliest length of every feature, and noise, for a centred target ``y`` [n] at ``x`` [n, features].
+
+    Its variance is at its likeliest value. Lengths and noise are believed to be about what is usual, which decides
+    where little is known.
+    """
+    usual = np.log(np.append(np.full(x.shape[1], LENGTH), NOISE))
+    belief = np.append(np.full(x.shape[1], LENGTH_DOUBT), NOISE_DOUBT)
+
+    def unlikely(parameters: FloatArray) -> tuple[float, FloatArray]:
+        off = (parameters - usual) / belief
+        value, slope = _unlikely(x / np.exp(parameters[:-1]), y, float(np.exp(parameters[-1])))
+        return value + 0.5 * float(off @ off), slope + off / belief
+
+    found = minimize(unlikely, usual, jac=True, method="L-BFGS-B", options={"maxiter": STEPS}).x
+    return np.exp(found[:-1]), float(np.exp(found[-1]))
 
 
-__all__ = ["Expected", "Surrogate", "bent", "features", "targets"]
+def _unlikely(x: FloatArray, y: FloatArray, noise: float) -> tuple[float, FloatArray]:
+    """Negative logarithm of the likelihood, and its slope in the logarithms of the lengths of ``x`` and the noise."""
+    count = len(x)
+    distance = cdist(x, x) * np.sqrt(3.0)
+    smooth = np.exp(-distance)
+    try:
+        factor = cho_factor((1.0 + distance) * smooth + noise * np.eye(count), lower=True)
+    except LinAlgError:
+        return np.inf, np.zeros(x.shape[1] + 1)
+    weights = cho_solve(factor, y)
+    variance = max(float(y @ weights), _TINY)
+    value = 0.5 * count * np.log(variance) + float(np.log(np.diag(factor[0])).sum())
+    by_covariance = 0.5 * (cho_solve(factor, np.eye(count)) - count / variance * np.outer(weights, weights))
+    # A length stretches distances: dk/dlog(length) = 3·(difference/length)²·exp(−distance).
+    bent_by = 3.0 * smooth * by_covariance
+    by_length = 2.0 * (bent_by.sum(axis=1) @ x**2) - 2.0 * (x * (bent_by @ x)).sum(axis=0)
+    return value, np.append(by_length, noise * np.trace(by_covariance))
+
+
+def _matern(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Covariance of a function that is smooth over distances of 1, [a, b]; 1 for the same point."""
+    distance = cdist(a, b) * np.sqrt(3.0)
+    smooth: FloatArray = (1.0 + distance) * np.exp(-distance)
+    return smooth
+
+
+__all__ = ["CHANCES", "Expected", "Surrogate", "bent", "features", "likeliest"]

@@ -13,9 +13,9 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState
 
 from afd_dse.errors import InputError
-from afd_dse.search import sampled
 from afd_dse.search.pool import scores
 from afd_dse.search.storage import LEASE_S, Crew, open_storage
+from afd_dse.search.trials import DecodeTrials
 from tests.search.test_sampled import CASE, PD, draw
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -133,8 +133,8 @@ def _hold(where: str, folder: str) -> None:
         Path(folder, "held").touch()
         time.sleep(600.0)
 
-    sampled.evaluate = never  # type: ignore[assignment]
-    draw(PD, 20, journal=where)
+    DecodeTrials.measure = never  # type: ignore[assignment,method-assign]
+    draw(PD, 4, journal=where)
 
 
 @pytest.mark.parametrize("kind", ["journal", "sqlite"])
@@ -144,8 +144,8 @@ def test_what_a_killed_process_held_is_done_by_the_one_that_remains(tmp_path: Pa
     victim.start()
     wait_until((tmp_path / "held").exists)
     assert completed(where) == 0
-    # All twenty are held: who comes now waits, and takes over when the holder dies.
-    survivor = threading.Thread(target=draw, args=(PD, 20), kwargs={"journal": where})
+    # All four are held: who comes now waits, and takes over when the holder dies.
+    survivor = threading.Thread(target=draw, args=(PD, 4), kwargs={"journal": where})
     survivor.start()
     time.sleep(1.0)
     assert survivor.is_alive()
@@ -154,7 +154,7 @@ def test_what_a_killed_process_held_is_done_by_the_one_that_remains(tmp_path: Pa
     victim.join()
     survivor.join(timeout=120.0)
     assert not survivor.is_alive()
-    assert completed(where) == 20
+    assert completed(where) == 4
 
 
 def _draw(where: str, wanted: int, best: "multiprocessing.Queue[float]") -> None:
