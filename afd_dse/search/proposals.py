@@ -21,6 +21,8 @@ SHORTLIST = 400
 _TINY = 1e-12
 
 
+# Candidates whose gain is looked at anew at once.
+AT_ONCE = 32
 # What candidates [n] of which something is predicted would reach: speed per user and throughput per GPU, 0 and 0 where
 # it would break a limit.
 Reach = Callable[[Candidates, FloatArray], tuple[FloatArray, FloatArray]]
@@ -90,16 +92,20 @@ class Outlook:
         x = features(candidates, self.pools)
         expected, common = self.surrogate.expected(x), self.surrogate.common(x)
         scale = expected.doubt / np.sqrt(np.maximum(np.diag(common), _TINY))
-        reached, chosen, chances = self.reached, list[int](), _at_all_chances(candidates)
+        reached, chosen = self.reached, list[int]()
+        gain, known = np.full(len(candidates), np.inf), np.zeros(len(candidates), dtype=bool)
         while len(chosen) < min(count, len(candidates)):
             doubt = scale * np.sqrt(np.maximum(np.diag(common), 0.0))
-            left = Expected(expected.mean, doubt, expected.chance)
-            gain = reached.expected_gain(left, chances, self.reach)
-            gain[chosen] = 0.0
-            best = int(gain.argmax())
+            # Beside more others a candidate adds no more: what it added before is a bound, and few are looked at anew.
+            while not known[best := int(gain.argmax())]:
+                rows = np.argsort(-gain, kind="stable")[: AT_ONCE if np.isfinite(gain[best]) else None]
+                left = Expected(expected.mean[rows], doubt[rows], expected.chance[rows])
+                gain[rows] = reached.expected_gain(left, _at_all_chances(candidates.take(rows)), self.reach)
+                gain[chosen], known[rows] = 0.0, True
             if gain[best] <= 0.0:
                 break
             chosen.append(best)
+            known[:] = False
             one = candidates.take(np.array([best]))
             speed, throughput = self.reach(one, np.exp(expected.mean[best : best + 1]))
             if speed[0] > reached.slowest:
