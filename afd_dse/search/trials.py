@@ -11,7 +11,8 @@ from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import DecodeUnits, decode_units
-from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.operators.latency import FloatArray
+from afd_dse.rows import distinct_rows
 from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import best_rates, evaluated, narrowed, paired, probes
 from afd_dse.search.pool import Found, keep, scores
@@ -165,12 +166,9 @@ class DecodeTrials:
 
     def _side(self, candidates: Candidates, units: DecodeUnits) -> DecodeSide:
         """The units as a table in which each knows that of the same layout under the next smaller load."""
-        layout = candidates.replace(batch_size=1.0)
-        table = np.column_stack([column.astype(np.float64) for column in layout.columns.values()])
-        which: IntArray = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-        return DecodeSide(
-            candidates, units, rows_before(which, candidates.number("batch_size")), len(candidates)
-        )
+        layout = distinct_rows(list(candidates.replace(batch_size=1.0).columns.values()))[1]
+        before = rows_before(layout, candidates.number("batch_size"))
+        return DecodeSide(candidates, units, before, len(candidates))
 
 
 __all__ = ["DecodeTrials", "Deployments", "Measured", "Trials", "most_pairs"]
