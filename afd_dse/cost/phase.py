@@ -225,9 +225,12 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
 def stations_under(
     scenario: Scenario, cut: Cut, phase: Phase, split: bool, loads: Sequence[StepLoad]
 ) -> list[Stations]:
-    """:func:`phase_stations` under each of several ``loads``, which are looked up at once where they are few rows."""
+    """:func:`phase_stations` under each of several ``loads``, which are looked up at once where they are few rows.
+
+    A single row is looked up by itself, so that its operators are kept.
+    """
     rows = len(cut.tp)
-    if rows * len(loads) > ROWS_AT_ONCE:
+    if rows == 1 or rows * len(loads) > ROWS_AT_ONCE:
         return [phase_stations(scenario, cut, phase, split, load) for load in loads]
     every = np.tile(np.arange(rows), len(loads))
     joined = StepLoad(

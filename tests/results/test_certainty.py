@@ -62,12 +62,16 @@ def test_what_no_engine_has_run_and_what_is_borrowed_is_less_sure() -> None:
     assert rests_on_guesses(everything)[apart()].all()
     assert apart().any()
     assert not apart().all()
-    borrowed = np.zeros_like(everything.evaluation.provenance)
-    borrowed[:, Provenance.MEASURED], borrowed[:, Provenance.BORROWED] = 0.6, 0.4
-    other = Found(everything.candidates, replace(everything.evaluation, provenance=borrowed))
-    assert rests_on_guesses(other).all()
-    borrowed[:, Provenance.MEASURED], borrowed[:, Provenance.BORROWED] = 0.8, 0.2
-    assert (rests_on_guesses(other) == apart()).all()
+    breakdown = everything.evaluation.breakdown
+
+    def with_borrowed(share: float) -> Found:
+        provenance = np.zeros_like(breakdown.provenance)
+        provenance[:, Provenance.MEASURED], provenance[:, Provenance.BORROWED] = 1.0 - share, share
+        explain = replace(breakdown, provenance=provenance).take
+        return Found(everything.candidates, replace(everything.evaluation, explain=explain))
+
+    assert rests_on_guesses(with_borrowed(0.4)).all()
+    assert (rests_on_guesses(with_borrowed(0.2)) == apart()).all()
 
 
 def test_without_limits_they_are_surely_kept() -> None:
@@ -122,10 +126,10 @@ def test_without_a_scatter_nothing_is_said() -> None:
 
 
 def test_a_metric_without_bound_has_no_interval_and_keeps_no_limit() -> None:
-    metrics = {**found().evaluation.metrics}
+    judged = {**found().evaluation.judged}
     for name in ("ttft_s", "ttft_percentile_s"):
-        metrics[name] = np.full_like(metrics[name], np.inf)
-    endless = Found(found().candidates, replace(found().evaluation, metrics=metrics))
+        judged[name] = np.full_like(judged[name], np.inf)
+    endless = Found(found().candidates, replace(found().evaluation, judged=judged))
     sure = certainty(case(ttft_s=100.0), endless, 0)
     assert sure["intervals"]["ttft_ms"] is None
     assert len(sure["intervals"]["tpot_ms"]) == 2

@@ -44,8 +44,8 @@ def rates(result: FleetResult) -> list[float]:
 
 
 def as_good(value: float, searched: float) -> bool:
-    """Whether a rate is that of a search, which ends a hundredth of a step of the grid of loads below a limit."""
-    return searched * (1.0 - 1e-4) <= value <= searched * 2.0**0.005
+    """Whether a rate is that of a search, or the little more that lies beside the loads which a search tries."""
+    return searched * (1.0 - 1e-4) <= value <= searched * 1.01
 
 
 def asked(chat: float, dense: float) -> list[dict[str, Any]]:
