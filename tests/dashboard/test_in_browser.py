@@ -129,7 +129,7 @@ def test_an_exact_limit_can_be_typed_and_an_empty_one_is_none(site: Site) -> Non
 
 
 def choose_last(page: Any) -> None:
-    """Compare the last point of the list; on a busy machine the list may be drawn anew under the click, which is lost."""
+    """Compare the last point of the list; on a busy machine it may be drawn anew under the click, which is lost."""
     from playwright.sync_api import TimeoutError as TooLateError
 
     compared = "document.querySelector('#details h2')?.innerText === 'Compared'"
