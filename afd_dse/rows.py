@@ -92,7 +92,10 @@ def _leaders_of_few(columns: Sequence[Column]) -> IntArray | None:
 
 
 def _hashed(table: FloatArray) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash per column of ``table`` [k, n]: the sum of the mixed bits of its values."""
+    """A 64-bit hash per column of ``table`` [k, n], the sum of the mixed bits of its values.
+
+    All at once: cheaper than :func:`row_codes` for few (n), dearer for many.
+    """
     one, other = (multipliers[: len(table), None] for multipliers in (_MULTIPLIERS, _MULTIPLIERS[::-1]))
     mixed = table.view(np.uint64) * one
     mixed ^= mixed >> np.uint64(29)

@@ -7,7 +7,7 @@ import numpy as np
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.engines import Chunks, cut_prompts
 from afd_dse.cost.evaluate import evaluate
-from afd_dse.cost.phase import Cut, StepLoad, phase_stations, run_step
+from afd_dse.cost.phase import Cut, StepLoad, run_step, stations_under
 from afd_dse.cost.scenario import Scenario
 from afd_dse.network.traffic import exposed_transfer_seconds
 from afd_dse.operators.latency import FloatArray
@@ -141,17 +141,14 @@ def _steps(
     batch: FloatArray,
     prompts: FloatArray,
 ) -> _Steps:
-    # The three steps are looked up as one block: a lookup costs the same for few rows and for many.
-    together = np.concatenate([np.zeros(len(batch)), np.ones(len(batch)), prompts])
-    blocks = Cut(*(np.tile(getattr(cut, name), 3) for name in Cut.__slots__))
-    piece, prefix = np.tile(chunks.piece, 3), np.tile(chunks.piece_prefix, 3)
-    load = StepLoad(np.tile(batch, 3), together, piece, prefix, together * piece)
-    step = run_step(
-        scenario, phase_stations(scenario, blocks, Phase.DECODE, partition.splits(Phase.DECODE), load)
-    )
-    pure, one, full = np.split(step.seconds, 3)
-    pure_by, one_by = np.split(step.by_provenance(np.arange(2 * len(pure))), 2)
-    return _Steps(pure, one, full, pure_by, one_by)
+    loads = [
+        StepLoad(batch, together, chunks.piece, chunks.piece_prefix, together * chunks.piece)
+        for together in (np.zeros(len(batch)), np.ones(len(batch)), prompts)
+    ]
+    stations = stations_under(scenario, cut, Phase.DECODE, partition.splits(Phase.DECODE), loads)
+    pure, one, full = (run_step(scenario, each) for each in stations)
+    rows = np.arange(len(batch))
+    return _Steps(pure.seconds, one.seconds, full.seconds, pure.by_provenance(rows), one.by_provenance(rows))
 
 
 def _separate_steps(

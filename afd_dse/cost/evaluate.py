@@ -34,19 +34,21 @@ def evaluate(scenario: Scenario, candidates: Candidates) -> Evaluation:
         _evaluate_partition(scenario, PARTITIONS[int(code) // len(POLICIES)], candidates.take(rows))
         for code, rows in zip(codes, rows_of, strict=True)
     ]
-    return _mixed(scenario, parts, rows_of)
+    return _mixed(scenario, parts, rows_of, found)
 
 
-def _mixed(scenario: Scenario, parts: list[Evaluation], rows_of: list[IntArray]) -> Evaluation:
-    """One evaluation of which each of ``parts`` has the rows ``rows_of`` it."""
-    n, groups = sum(map(len, rows_of)), max((part.memory.shape[1] for part in parts), default=0)
+def _mixed(
+    scenario: Scenario, parts: list[Evaluation], rows_of: list[IntArray], part_of: IntArray
+) -> Evaluation:
+    """One evaluation of which each of ``parts`` has the rows ``rows_of`` it; ``part_of`` every row [n]."""
+    n, groups = len(part_of), max((part.memory.shape[1] for part in parts), default=0)
     whole = Evaluation(
         {name: np.empty(n) for name in JUDGED},
         np.empty((n, len(CONSTRAINTS))),
         np.zeros((n, groups, len(TERMS))),
         np.zeros((n, groups)),
         np.empty((n, len(scenario.pools))),
-        lambda rows: _explained(parts, rows_of, n, rows),
+        lambda rows: _explained(parts, rows_of, part_of, rows),
     )
     for part, rows in zip(parts, rows_of, strict=True):
         for name, column in whole.judged.items():
@@ -59,19 +61,18 @@ def _mixed(scenario: Scenario, parts: list[Evaluation], rows_of: list[IntArray])
     return whole
 
 
-def _explained(parts: list[Evaluation], rows_of: list[IntArray], n: int, asked: IntArray) -> Breakdown:
-    """Breakdown of the rows ``asked`` for of a block of ``n`` rows that ``parts`` share."""
+def _explained(
+    parts: list[Evaluation], rows_of: list[IntArray], part_of: IntArray, asked: IntArray
+) -> Breakdown:
+    """Breakdown of the rows ``asked`` for of a block that ``parts`` share."""
     whole = Breakdown(
         {name: np.empty(len(asked)) for name in EXPLAINED}, np.empty((len(asked), len(Provenance)))
     )
-    place = np.empty(n, dtype=np.int64)
-    for part, rows in zip(parts, rows_of, strict=True):
-        place[:] = -1
-        place[rows] = np.arange(len(rows))
-        here = np.flatnonzero(place[asked] >= 0)
+    for number, (part, rows) in enumerate(zip(parts, rows_of, strict=True)):
+        here = np.flatnonzero(part_of[asked] == number)
         if not len(here):
             continue
-        found = part.explain(place[asked[here]])
+        found = part.explain(np.searchsorted(rows, asked[here]))
         for name, column in whole.metrics.items():
             column[here] = found.metrics[name]
         whole.provenance[here] = found.provenance
@@ -116,6 +117,7 @@ class _Load:
     ``first`` token in the mean; ``transfer_s`` of one request's KV cache.
     """
 
+    tpot_s: FloatArray
     requests: FloatArray
     prefill_units: FloatArray
     utilization: FloatArray
@@ -182,13 +184,12 @@ def _load_of(
     first = first_token(
         scenario, engines.prefill, units, utilization, transfer, 50.0, one_step=engines.one_step
     )
-    return _Load(requests, units, utilization, transfer, busy, first)
+    return _Load(tpot, requests, units, utilization, transfer, busy, first)
 
 
 def _judged(scenario: Scenario, engines: Engines, load: _Load, by_pool: FloatArray) -> dict[str, FloatArray]:
     """The metrics of :data:`JUDGED`."""
-    workload, percentile = scenario.workload, scenario.slo.percentile
-    tpot = engines.decode.interval_s / scenario.accepted_per_step
+    workload, percentile, tpot = scenario.workload, scenario.slo.percentile, load.tpot_s
     judged = load.first
     if percentile > 50.0:
         judged = first_token(

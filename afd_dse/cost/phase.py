@@ -108,7 +108,10 @@ class Stations:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Time of one step, seconds [n], and what it is made of; ``split``: attention and FFN on different GPUs."""
+    """Time of one step, seconds [n], and what it is made of; ``split``: attention and FFN on different GPUs.
+
+    ``by_provenance`` gives the seconds of all stations' work by :class:`Provenance` for some rows [r], [r, 4].
+    """
 
     split: bool
     seconds: FloatArray
@@ -116,7 +119,7 @@ class Step:
     ffn_s: FloatArray
     link_s: FloatArray
     outside_s: FloatArray
-    trust: Callable[[IntArray], FloatArray]
+    by_provenance: Callable[[IntArray], FloatArray]
 
     def take(self, rows: IntArray) -> "Step":
         """The steps at ``rows``."""
@@ -127,12 +130,8 @@ class Step:
             ffn_s=self.ffn_s[rows],
             link_s=self.link_s[rows],
             outside_s=self.outside_s[rows],
-            trust=lambda some: self.trust(rows[some]),
+            by_provenance=lambda some: self.by_provenance(rows[some]),
         )
-
-    def by_provenance(self, rows: IntArray) -> FloatArray:
-        """Seconds of all stations' work in a step by :class:`Provenance`, for some ``rows`` [r], [r, 4]."""
-        return self.trust(rows)
 
     @property
     def bubble_s(self) -> FloatArray:
@@ -373,7 +372,7 @@ def run_step(
     outside = stations.head_s + stations.overhead_s + stations.hop_s + draft_s
     everything = (stations.attention, stations.ffn, stations.to_ffn, stations.to_attention)
 
-    def trust(rows: IntArray) -> FloatArray:
+    def by_provenance(rows: IntArray) -> FloatArray:
         return np.asarray(sum(part.trust(layers, rows) for part in everything) * m[rows, None])
 
     return Step(
@@ -383,7 +382,7 @@ def run_step(
         ffn_s=busy_time(ffn, layers, m),
         link_s=busy_time(to_ffn + to_attention, layers, m),
         outside_s=np.asarray(outside, dtype=np.float64),
-        trust=trust,
+        by_provenance=by_provenance,
     )
 
 

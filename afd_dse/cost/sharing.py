@@ -93,8 +93,9 @@ def _by_tiles(scenario: Scenario, partition: Partition, c: Candidates) -> Engine
     requests = resulting_rate(
         scenario, c, decode.step.seconds, lambda rate: decode_step(works_for(rate)).seconds
     )
-    step = decode_step(works_for(requests))
-    longer, _ = met_by(works_for(requests))
+    at_work = works_for(requests)
+    step = decode_step(at_work)
+    longer, _ = met_by(at_work)
     left = [_left_to_prefill(partition, work, longer, step.seconds, side) for side in SIDES]
     slack = np.ones(len(c))
     for side in SIDES:

@@ -7,6 +7,7 @@ two are blended, so that an aligned m never sees the points just over and the ot
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -93,7 +94,11 @@ class GemmTable:
         self.aligned, self.over = (
             (site[points], m[points], efficiency[points]) for points in (aligned | other, over | other)
         )
-        self._alone = GemmLookup([self])
+
+    @cached_property
+    def _alone(self) -> "GemmLookup":
+        """An engine that chooses among tables looks them up together."""
+        return GemmLookup([self])
 
     def __call__(
         self, m: FloatArray, n: FloatArray, k: FloatArray
