@@ -46,22 +46,17 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The cuts of one group: the parameters that choose among them, and their positions [cuts, parameters]."""
+    """The cuts of one group: the parameters that choose among them, and their positions [cuts, parameters].
+
+    ``nearest`` [values of each parameter, …] is the legal cut at a position or nearest to it.
+    """
 
     cells: tuple[Cell, ...]
     values: Mapping[str, IntArray]
     names: tuple[str, ...]
     positions: IntArray
     table: dict[str, IntArray]
-    scale: FloatArray
-    tree: cKDTree | None
-
-    def nearest(self, wanted: IntArray) -> IntArray:
-        """Row of the legal cut nearest to every row of ``wanted`` [n, parameters]."""
-        if self.tree is None:
-            return np.zeros(len(wanted), dtype=np.int64)
-        found: IntArray = np.asarray(self.tree.query(wanted * self.scale, p=1)[1], dtype=np.int64)
-        return found
+    nearest: IntArray
 
 
 def _options(scenario: Scenario, space: Space, partition: Partition) -> tuple[GroupOptions, Grid]:
@@ -81,14 +76,23 @@ def _group(
     names = tuple(f"group_{number}_{name}" for name in fields)
     columns = [np.searchsorted(values[name], table[name]) for name in fields]
     positions = np.stack(columns, axis=1) if fields else np.zeros((len(table["gpus"]), 0), dtype=np.int64)
-    scale = np.array([_FIELDS[name] for name in fields])
-    tree = cKDTree(positions * scale) if fields else None
-    group = _Group(cells, values, names, positions, table, scale, tree)
+    group = _Group(cells, values, names, positions, table, _nearest(positions, values))
     parameters = [
         Parameter(name, len(values[field]), field in _UNORDERED)
         for name, field in zip(names, fields, strict=True)
     ]
     return group, parameters
+
+
+def _nearest(positions: IntArray, values: Mapping[str, IntArray]) -> IntArray:
+    """Row of ``positions`` nearest to every combination of ``values``."""
+    lengths = [len(found) for found in values.values()]
+    if not lengths or not len(positions):
+        return np.zeros(lengths, dtype=np.int64)
+    scale = np.array([_FIELDS[name] for name in values])
+    everywhere = np.indices(lengths).reshape(len(lengths), -1).T
+    found = cKDTree(positions * scale).query(everywhere * scale, p=1)[1]
+    return np.asarray(found, dtype=np.int64).reshape(lengths)
 
 
 def _cut_of(candidate: Mapping[str, Any], group: tuple[Cell, ...]) -> tuple[int, ...]:
@@ -252,7 +256,10 @@ class SampledSpace:
 
     def _picks(self, rows: IntArray) -> list[IntArray]:
         """The cut of every group, as row of its table [n]."""
-        return [group.nearest(rows[:, self._columns(group.names)]) for group in self._groups]
+        return [
+            np.broadcast_to(group.nearest[tuple(rows[:, self._columns(group.names)].T)], len(rows))
+            for group in self._groups
+        ]
 
     def _used(self, rows: IntArray, picks: list[IntArray]) -> FloatArray:
         """GPUs that one unit takes of every pool [n, pools]."""

@@ -151,14 +151,29 @@ def enumerate_layouts(
     Both phases of a joint partition use the same number of micro-batches.
     """
     options = group_options(scenario, partition, phases, grid)
-    lengths = [len(table["gpus"]) for table in options.tables]
-    picks = np.indices([*lengths, len(grid.micro_batches)]).reshape(len(lengths) + 1, -1)
-    used = np.zeros((picks.shape[1], len(scenario.pools)))
-    for table, pick in zip(options.tables, picks, strict=False):
-        np.add.at(used, (np.arange(picks.shape[1]), table["pool"][pick]), table["gpus"][pick])
-    picks = picks[:, (used <= scenario.pool_counts).all(axis=1)]
-    micro = np.asarray(grid.micro_batches, dtype=np.int64)[picks[-1]]
-    return options.candidates(picks[:-1], dict.fromkeys(phases, micro))
+    picks = np.stack(np.nonzero(fitting(scenario, options)))
+    micro = np.asarray(grid.micro_batches, dtype=np.int64)
+    columns = dict.fromkeys(phases, np.tile(micro, picks.shape[1]))
+    return options.candidates(np.repeat(picks, len(micro), axis=1), columns)
+
+
+def layout_count(scenario: Scenario, partition: Partition, phases: Sequence[Phase], grid: Grid) -> int:
+    """How many layouts :func:`enumerate_layouts` gives."""
+    options = group_options(scenario, partition, phases, grid)
+    return int(fitting(scenario, options).sum()) * len(grid.micro_batches)
+
+
+def fitting(scenario: Scenario, options: GroupOptions) -> npt.NDArray[np.bool_]:
+    """Which combinations of the groups' cuts the cluster's GPUs suffice for, [cuts of a group, …]."""
+    counts, groups = scenario.pool_counts, len(options.tables)
+    fits = np.ones([len(table["gpus"]) for table in options.tables], dtype=bool)
+    for pool, count in enumerate(counts):
+        used = np.zeros([1] * groups, dtype=np.int64)
+        for number, table in enumerate(options.tables):
+            own = np.where(table["pool"] == pool, table["gpus"], 0)
+            used = used + own.reshape([-1 if axis == number else 1 for axis in range(groups)])
+        fits &= used <= count
+    return fits
 
 
 def _group_values(

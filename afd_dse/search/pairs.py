@@ -159,13 +159,42 @@ def evaluated(scenario: Scenario, partition: Partition, pairs: Paired, objective
 
 def best_rates(
     scenario: Scenario, supplies: Supplies, decode: DecodeSide, objective: Objective
-) -> tuple[FloatArray, FloatArray]:
-    """Requests/s per GPU of every decode unit in its best pair, and the best score of its pairs [n].
+) -> FloatArray:
+    """Requests/s per GPU of every decode unit in its best pair [n]; 0 where it makes no pair within the limits.
 
-    0 and −∞ where it makes no pair within the limits. A unit counts at its own TPOT also where it is throttled.
+    A unit counts at its own TPOT also where it is throttled.
     """
+    best = np.zeros(len(decode.candidates))
+    unit_gpus = decode.units.gpus_by_pool.sum(axis=1)
+    for rows, supply, to in _supplied(scenario, supplies, decode):
+        gpus = supply.gpus_by_pool.sum(axis=1)
+        each, most, fits = _admitted(scenario, supplies.side, decode, rows, supply, to)
+        for replicas in _worthwhile(scenario, objective, each, most, fits):
+            rates = np.minimum(replicas * each, most)
+            rates *= (replicas >= 1.0) & (rates >= scenario.workload.requests_per_s)
+            per_gpu = rates / (replicas * unit_gpus[rows, None] + gpus)
+            best[rows] = np.maximum(best[rows], per_gpu.max(axis=1))
+    return best
+
+
+def best_scores(
+    scenario: Scenario, supplies: Supplies, decode: DecodeSide, objective: Objective
+) -> FloatArray:
+    """The best score by the objective of the pairs that every decode unit makes [n]; −∞ where it makes none."""
+    best = np.full(len(decode.candidates), -np.inf)
+    unit = decode.units.gpus_by_pool
+    for rows, supply, to in _supplied(scenario, supplies, decode):
+        for i, k, rates, many in _combinations(scenario, supplies.side, decode, rows, supply, to, objective):
+            sizes = unit[rows[i]] * many[:, None] + supply.gpus_by_pool[k]
+            np.maximum.at(best, rows[i], score(scenario, objective, rates, sizes))
+    return best
+
+
+def _supplied(
+    scenario: Scenario, supplies: Supplies, decode: DecodeSide
+) -> Iterator[tuple[IntArray, Supply, Receivers]]:
+    """Decode units within the limits that receive KV alike: rows, and what prefill supplies them."""
     u, c = decode.units, decode.candidates
-    rate, value = np.zeros(len(c)), np.full(len(c), -np.inf)
     receivers, pool = ports(c, Phase.DECODE), c.integer("decode_attention_pool")
     classes = codes(np.column_stack([receivers, pool])) if len(c) else receivers
     for limit in limits_of(scenario):
@@ -175,15 +204,8 @@ def best_rates(
             for inside in (False, True):
                 to = Receivers(int(receivers[rows[0]]), int(pool[rows[0]]), inside)
                 supply = supplies(limit, to)
-                if not len(supply.rate):
-                    continue
-                for i, k, rates, many in _combinations(
-                    scenario, supplies.side, decode, rows, supply, to, objective
-                ):
-                    sizes = u.gpus_by_pool[rows[i]] * many[:, None] + supply.gpus_by_pool[k]
-                    np.maximum.at(rate, rows[i], rates / sizes.sum(axis=1))
-                    np.maximum.at(value, rows[i], score(scenario, objective, rates, sizes))
-    return rate, value
+                if len(supply.rate):
+                    yield rows, supply, to
 
 
 def _pairs(
@@ -231,21 +253,33 @@ def _combinations(
 
     Columns [n]: place in ``d``, supply, requests/s in all, decode replicas.
     """
-    near = prefill.units.gpus_by_pool[supply.unit].sum(axis=1)
-    domain = scenario.tiers.domain_gpus[prefill.candidates.integer("prefill_attention_pool")[supply.unit]]
-    room = scenario.pool_counts - supply.gpus_by_pool
-    each, most = paired_rates(scenario, decode, d, supply)
-    unit = decode.units.gpus_by_pool[d]
-    size = unit[:, None, :]
-    fits = np.where(size > 0.0, room[None, :, :] / np.maximum(size, 1.0), np.inf).min(axis=2)
-    fits = np.floor(fits + 1e-9)
-    inside = unit.sum(axis=1)[:, None] + near[None, :] <= domain
-    usable = (fits >= 1.0) & (inside == to.inside) & (most > 0.0)
+    each, most, fits = _admitted(scenario, prefill, decode, d, supply, to)
     for replicas in _worthwhile(scenario, objective, each, most, fits):
         rate = np.minimum(replicas * each, most)
-        i, k = np.nonzero(usable & (replicas >= 1.0) & (rate >= scenario.workload.requests_per_s))
+        i, k = np.nonzero((replicas >= 1.0) & (rate >= scenario.workload.requests_per_s))
         if len(i):
             yield i, k, rate[i, k], replicas[i, k]
+
+
+def _admitted(
+    scenario: Scenario, prefill: PrefillSide, decode: DecodeSide, d: IntArray, supply: Supply, to: Receivers
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Of decode rows ``d`` × supplies: rates as :func:`paired_rates`, and how many replicas the cluster holds.
+
+    No replicas where the pair is not as near as ``to`` says, or where nothing is admitted.
+    """
+    near = prefill.units.gpus_by_pool[supply.unit].sum(axis=1)
+    domain = scenario.tiers.domain_gpus[prefill.candidates.integer("prefill_attention_pool")[supply.unit]]
+    each, most = paired_rates(scenario, decode, d, supply)
+    unit = decode.units.gpus_by_pool[d]
+    inside = unit.sum(axis=1)[:, None] + near <= domain
+    fits = np.where((inside == to.inside) & (most > 0.0), np.inf, 0.0)
+    room = scenario.pool_counts - supply.gpus_by_pool
+    for pool in range(len(scenario.pools)):
+        taken = np.flatnonzero(unit[:, pool] > 0.0)
+        held = np.floor(room[:, pool] / unit[taken, pool, None] + 1e-9)
+        fits[taken] = np.minimum(fits[taken], held)
+    return each, most, fits
 
 
 def paired_rates(

@@ -52,12 +52,14 @@ def sample_prefill(
     rows += len(known)
     if total <= rows:
         return evaluated(np.arange(total))
-    left = np.setdiff1d(np.arange(total), known)
-    chosen = np.append(known, rng.choice(left, max(round(FIRST * (rows - len(known))), 1), replace=False))
+    left = np.ones(total, dtype=bool)
+    left[known] = False
+    first = rng.choice(np.flatnonzero(left), max(round(FIRST * (rows - len(known))), 1), replace=False)
+    chosen = np.append(known, first)
     side = evaluated(chosen)
     while (room := rows - len(side.candidates)) > 0:
-        left = np.setdiff1d(left, chosen)
-        looked_at = rng.choice(left, min(LOOKED_AT, len(left)), replace=False)
+        left[chosen] = False
+        looked_at = rng.choice(np.flatnonzero(left), min(LOOKED_AT, int(left.sum())), replace=False)
         best = _best(scenario, partition, side, at(looked_at), min(room, max(rows // ROUNDS, 1)))
         chosen = looked_at[best] if len(best) else looked_at[:room]
         side = _joined([side, evaluated(chosen)])

@@ -14,7 +14,7 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
 from afd_dse.search.count import deployments
 from afd_dse.search.joint import search_joint
-from afd_dse.search.layouts import enumerate_layouts, sharings
+from afd_dse.search.layouts import layout_count, sharings
 from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import combine, probes
 from afd_dse.search.parallel import in_processes
@@ -190,11 +190,11 @@ def size_of(scenario: Scenario, space: Space, partition: Partition) -> int:
     if partition.is_joint:
         grid = grid_of(space, partition)
         ways = len(sharings(grid, partition))
-        layouts = len(enumerate_layouts(scenario, partition, tuple(Phase), grid))
+        layouts = layout_count(scenario, partition, tuple(Phase), grid)
         return layouts * len(grid.batch.values()) * len(grid.chunk_tokens) * ways
     for phase in Phase:
         grid = space.split if partition.splits(phase) else space.whole
-        layouts = len(enumerate_layouts(scenario, partition, (phase,), grid))
+        layouts = layout_count(scenario, partition, (phase,), grid)
         total += layouts * len(grid.chunk_tokens if phase == Phase.PREFILL else grid.batch.values())
     return total
 

@@ -14,7 +14,7 @@ from afd_dse.cost.units import DecodeUnits, decode_units
 from afd_dse.operators.latency import FloatArray
 from afd_dse.rows import distinct_rows
 from afd_dse.search.objective import Objective
-from afd_dse.search.pairs import best_rates, evaluated, narrowed, paired, probes
+from afd_dse.search.pairs import best_rates, best_scores, evaluated, narrowed, paired, probes
 from afd_dse.search.pool import Found, keep, scores
 from afd_dse.search.sides import DecodeSide, join_units, rows_before
 from afd_dse.search.supply import Supplies
@@ -116,7 +116,9 @@ class DecodeTrials:
         """Evaluate decode units [n]."""
         units = decode_units(self._scenario, self._partition, block)
         self._units.append((block, units))
-        rate, score = self._paired(block, units)
+        side = _units_apart(block, units)
+        rate = best_rates(self._scenario, self._supplies, side, self._objective)
+        score = best_scores(self._scenario, self._supplies, side, self._objective)
         slack = np.ones((len(block), len(CONSTRAINTS)))
         slack[:, CONSTRAINTS.index("memory")] = units.memory_slack
         slack[:, CONSTRAINTS.index("TPOT")] = 1.0 - units.tpot_s / min(self._scenario.slo.tpot_s, 1e3)
@@ -139,7 +141,8 @@ class DecodeTrials:
             np.ones(len(block)),
             gpus_by_pool(self._scenario, self._partition, cuts, (Phase.DECODE,)),
         )
-        rate = self._paired(block, units)[0]
+        side = _units_apart(block, units)
+        rate = best_rates(self._scenario, self._supplies, side, self._objective)
         return speed * (rate > 0.0), rate * osl
 
     def found(self) -> tuple[Found | None, int]:
@@ -160,15 +163,16 @@ class DecodeTrials:
             return None, 0
         return keep(self._scenario, self._objective, found, best=BEST), len(found)
 
-    def _paired(self, block: Candidates, units: DecodeUnits) -> tuple[FloatArray, FloatArray]:
-        side = DecodeSide(block, units, np.full(len(block), -1), 0)
-        return best_rates(self._scenario, self._supplies, side, self._objective)
-
     def _side(self, candidates: Candidates, units: DecodeUnits) -> DecodeSide:
         """The units as a table in which each knows that of the same layout under the next smaller load."""
         layout = distinct_rows(list(candidates.replace(batch_size=1.0).columns.values()))[1]
         before = rows_before(layout, candidates.number("batch_size"))
         return DecodeSide(candidates, units, before, len(candidates))
+
+
+def _units_apart(block: Candidates, units: DecodeUnits) -> DecodeSide:
+    """Units of which none is known to be another one under a smaller load."""
+    return DecodeSide(block, units, np.full(len(block), -1), 0)
 
 
 __all__ = ["DecodeTrials", "Deployments", "Measured", "Trials", "most_pairs"]
