@@ -55,7 +55,7 @@ MOST_SPREAD = 90
 # How many of the best, and of the front, of a smaller space a study begins with.
 STARTS = 50
 # What is learnt of a generation decides the next: so many at least, unless they were very small.
-GENERATIONS = 30
+GENERATIONS = 20
 LEAST_GENERATION = 4
 # Share of a generation that a surrogate proposes, once so many candidates are known, and most that it is fitted to.
 PROPOSED = 0.75

@@ -15,7 +15,7 @@ from afd_dse.search.storage import Directions
 from afd_dse.spec.cells import Partition
 
 # Trials of a generation. Small, since what is learnt of one decides the next.
-POPULATION = 20
+POPULATION = 40
 # Part of a study's name: studies of another encoding are not continued.
 _ENCODING = 4
 # Tokens/s per GPU and tokens/s per user.

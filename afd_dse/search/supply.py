@@ -1,6 +1,6 @@
 """What prefill supplies: the largest request rate that meets the TTFT limit, for every number of prefill GPUs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -67,25 +67,31 @@ class Supplies:
 
     def __init__(self, scenario: Scenario, side: PrefillSide) -> None:
         self.scenario, self.side = scenario, side
-        self._useful = _useful_prefill(side)
+        self._choices = _choices(scenario, side, _useful_prefill(side))
+        self._by_strength = np.lexsort((-self._choices.capacity, self._choices.alike))
         self._known: dict[tuple[Limits, Receivers], Supply] = {}
 
     def __call__(self, limit: Limits, to: Receivers) -> Supply:
         """Largest admissible request rate by prefill GPUs, for decode units that receive KV as ``to``."""
         if (limit, to) not in self._known:
-            self._known[limit, to] = _supply(self.scenario, self.side, self._useful, limit, to)
+            choices = _handed_over(self.scenario, self.side, self._choices, to)
+            self._known[limit, to] = _supply(self.scenario, choices, self._by_strength, limit)
         return self._known[limit, to]
 
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """Prefill units with their number of replicas, columns [n]: what they do, GPUs by pool, links, KV transfer."""
+    """Prefill units with their number of replicas, columns [n]: what they do, GPUs by pool, links, KV transfer.
+
+    Those that are ``alike`` take equal GPUs and links.
+    """
 
     unit: IntArray
     replicas: IntArray
     prefill: Prefill
     gpus_by_pool: FloatArray
     links: FloatArray
+    alike: IntArray
     transfer_s: FloatArray
 
     @property
@@ -94,9 +100,19 @@ class _Choices:
         return self.prefill.capacity * self.replicas
 
 
-def _choices(scenario: Scenario, side: PrefillSide, useful: IntArray, to: Receivers) -> _Choices:
-    c = side.candidates
+def _choices(scenario: Scenario, side: PrefillSide, useful: IntArray) -> _Choices:
+    """The units ``useful`` as often as they fit, KV not handed over yet."""
     unit, replicas = repeated(side.units.gpus_by_pool, useful, scenario.pool_counts)
+    gpus = side.units.gpus_by_pool[unit] * replicas[:, None]
+    links = side.candidates.number("prefill_dp")[unit] * replicas
+    alike = distinct_rows([*gpus.T, links])[1] if len(unit) else unit
+    prefill = take_rows(side.units.prefill, unit)
+    return _Choices(unit, replicas, prefill, gpus, links, alike, np.zeros(len(unit)))
+
+
+def _handed_over(scenario: Scenario, side: PrefillSide, choices: _Choices, to: Receivers) -> _Choices:
+    """The choices with the time that one request's KV takes to decode units that receive it as ``to``."""
+    c, unit = side.candidates, choices.unit
     transfer = kv_transfer_seconds(
         scenario.tiers,
         from_pool=c.integer("prefill_attention_pool")[unit],
@@ -106,14 +122,7 @@ def _choices(scenario: Scenario, side: PrefillSide, useful: IntArray, to: Receiv
         fits_domain=np.full(len(unit), to.inside),
         kv_bytes=np.full(len(unit), kv_bytes_of_request(scenario)),
     )
-    return _Choices(
-        unit,
-        replicas,
-        take_rows(side.units.prefill, unit),
-        side.units.gpus_by_pool[unit] * replicas[:, None],
-        c.number("prefill_dp")[unit] * replicas,
-        transfer,
-    )
+    return replace(choices, transfer_s=transfer)
 
 
 def rates_of_units(scenario: Scenario, side: PrefillSide, limit: Limits, to: Receivers) -> FloatArray:
@@ -121,25 +130,17 @@ def rates_of_units(scenario: Scenario, side: PrefillSide, limit: Limits, to: Rec
 
     A unit is repeated as often as it fits, which shortens the wait.
     """
-    choices = _choices(scenario, side, np.arange(len(side.candidates)), to)
+    choices = _choices(scenario, side, np.arange(len(side.candidates)))
     choices = take_rows(choices, np.flatnonzero(np.append(choices.unit[1:] != choices.unit[:-1], True)))
+    choices = _handed_over(scenario, side, choices, to)
     low, _ = _admissible(scenario, choices, limit, (0.0, MAX_UTILIZATION), HALVINGS_OF_ALL)
     rates = np.zeros(len(side.candidates))
     rates[choices.unit] = low * choices.prefill.capacity
     return rates
 
 
-def _supply(scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limits, to: Receivers) -> Supply:
-    choices = _choices(scenario, side, useful, to)
-    low, high = _admissible(scenario, choices, limit, (0.0, MAX_UTILIZATION), HALVINGS_OF_ALL)
-    # What others with equal GPUs and links surpass already is not looked at closer.
-    if len(low):
-        alike = distinct_rows([*choices.gpus_by_pool.T, choices.links])[1]
-        surest = np.zeros(alike.max() + 1)
-        np.maximum.at(surest, alike, low * choices.capacity)
-        closer = np.flatnonzero((high > 0.0) & (high * choices.capacity >= surest[alike]))
-        choices, bracket = take_rows(choices, closer), (low[closer], high[closer])
-        low, _ = _admissible(scenario, choices, limit, bracket, HALVINGS)
+def _supply(scenario: Scenario, choices: _Choices, by_strength: IntArray, limit: Limits) -> Supply:
+    choices, low = _strongest(scenario, choices, by_strength, limit)
     rate = low * choices.capacity
     ok = np.flatnonzero(rate > 0.0)
     columns = np.column_stack([rate, -choices.gpus_by_pool])[ok]
@@ -162,6 +163,31 @@ def _supply(scenario: Scenario, side: PrefillSide, useful: IntArray, limit: Limi
     )
 
 
+def _strongest(
+    scenario: Scenario, choices: _Choices, by_strength: IntArray, limit: Limits
+) -> tuple[_Choices, FloatArray]:
+    """Of choices that are alike those that may supply most, and their largest admissible utilisations.
+
+    ``by_strength`` are the rows in the order of what is alike, and then of falling capacity.
+    """
+    idle = _in_time(scenario, choices, limit, np.zeros(len(choices.unit)))
+    # What one supplies for sure, most that are alike could not at any utilisation: the strongest comes first.
+    ordered = by_strength[idle[by_strength]]
+    leading = ordered[np.diff(choices.alike[ordered], prepend=-1) > 0]
+    whole = (0.0, MAX_UTILIZATION)
+    low, _ = _admissible(scenario, take_rows(choices, leading), limit, whole, HALVINGS_OF_ALL)
+    surest = np.zeros(len(choices.unit))
+    surest[choices.alike[leading]] = low * choices.capacity[leading]
+    closer = np.flatnonzero(idle & (choices.capacity * MAX_UTILIZATION >= surest[choices.alike]))
+    choices = take_rows(choices, closer)
+    low, high = _admissible(scenario, choices, limit, whole, HALVINGS_OF_ALL)
+    np.maximum.at(surest, choices.alike, low * choices.capacity)
+    closer = np.flatnonzero((high > 0.0) & (high * choices.capacity >= surest[choices.alike]))
+    choices, bracket = take_rows(choices, closer), (low[closer], high[closer])
+    low, _ = _admissible(scenario, choices, limit, bracket, HALVINGS)
+    return choices, low
+
+
 def _admissible(
     scenario: Scenario,
     choices: _Choices,
@@ -173,31 +199,33 @@ def _admissible(
 
     TTFT grows with the utilisation.
     """
-    replicas = choices.replicas.astype(np.float64)
-
-    def fits(utilization: FloatArray) -> npt.NDArray[np.bool_]:
-        ok = np.ones(len(utilization), dtype=bool)
-        for budget, percentile in ((limit.ttft_s, scenario.slo.percentile), (limit.mean_ttft_s, 50.0)):
-            if np.isfinite(budget):
-                found = first_token(
-                    scenario,
-                    choices.prefill,
-                    replicas,
-                    utilization,
-                    choices.transfer_s,
-                    percentile,
-                )
-                ok &= found.ttft_s <= budget
-        return ok
-
     low, high = (np.broadcast_to(edge, choices.unit.shape).astype(np.float64) for edge in bracket)
-    low = np.where(fits(high), high, low)
-    high = np.where(fits(low), high, 0.0)
+    low = np.where(_in_time(scenario, choices, limit, high), high, low)
+    high = np.where(_in_time(scenario, choices, limit, low), high, 0.0)
     for _ in range(halvings):
         middle = (low + high) / 2.0
-        ok = fits(middle)
+        ok = _in_time(scenario, choices, limit, middle)
         low, high = np.where(ok, middle, low), np.where(ok, high, middle)
     return np.minimum(low, high), high
+
+
+def _in_time(
+    scenario: Scenario, choices: _Choices, limit: Limits, utilization: FloatArray
+) -> npt.NDArray[np.bool_]:
+    """Whether the first token comes in time at ``utilization`` [n]."""
+    ok = np.ones(len(utilization), dtype=bool)
+    for budget, percentile in ((limit.ttft_s, scenario.slo.percentile), (limit.mean_ttft_s, 50.0)):
+        if np.isfinite(budget):
+            found = first_token(
+                scenario,
+                choices.prefill,
+                choices.replicas.astype(np.float64),
+                utilization,
+                choices.transfer_s,
+                percentile,
+            )
+            ok &= found.ttft_s <= budget
+    return ok
 
 
 def links_limit(busy: FloatArray) -> bool:
