@@ -18,6 +18,7 @@ from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import decode_units
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import take_rows
 from afd_dse.search.joint import refine_batch
 from afd_dse.search.objective import Objective, score
 from afd_dse.search.pareto import front, front_by_group
@@ -26,7 +27,7 @@ from afd_dse.search.sides import DecodeSide, Limits, PrefillSide, codes, limits_
 from afd_dse.search.supply import RATE_MARGIN, Receivers, Supplies, Supply, links_limit
 from afd_dse.spec.cells import Partition, Phase, partition_index
 
-COMBINATION_BLOCK = 2_000_000
+COMBINATION_BLOCK = 500_000
 # Best pairs by the objective that are kept beside the front.
 LEADING = 128
 # Secant steps for a throttled batch, and the least slope of log λ over log B that they assume.
@@ -64,6 +65,34 @@ class Paired:
             np.concatenate([getattr(part, name) for part in parts]) for name in ("admitted", "full", "tpot_s")
         ]
         return Paired(Candidates.concatenate([part.candidates for part in parts]), *columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Decode rows with ``many`` replicas and a supply, columns [n]: what is admitted to each, about the TPOT then.
+
+    With the requests/s per GPU, and the score by the objective.
+    """
+
+    decode: IntArray
+    supply: IntArray
+    many: FloatArray
+    admitted: FloatArray
+    tpot_s: FloatArray
+    per_gpu: FloatArray
+    score: FloatArray
+
+    def worth_keeping(self, best: int) -> "Combined":
+        """The front, and the ``best`` by their score."""
+        rows = np.union1d(_leading(self.score, best), front(-self.tpot_s, self.per_gpu))
+        return take_rows(self, rows)
+
+    @staticmethod
+    def join(parts: "list[Combined]") -> "Combined":
+        """All of ``parts``."""
+        return Combined(
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in Combined.__slots__)
+        )
 
 
 def decode_choices(
@@ -219,25 +248,35 @@ def _pairs(
     objective: Objective,
     best: int,
 ) -> Iterator[Paired]:
-    """The front and the best of all combinations of decode rows × replicas × prefill supplies."""
+    """The front and the best of all combinations of decode rows × prefill supplies, for each way to repeat decode."""
     u = decode.units
     per_block = max(COMBINATION_BLOCK // max(len(supply.rate), 1), 1)
+    ways: dict[int, list[Combined]] = {}
     for start in range(0, len(rows), per_block):
         d = rows[start : start + per_block]
-        for i, k, rates, many in _combinations(scenario, prefill, decode, d, supply, to, objective):
+        combined = _combinations(scenario, prefill, decode, d, supply, to, objective)
+        for way, (i, k, rates, many) in enumerate(combined):
             sizes = u.gpus_by_pool[d[i]] * many[:, None] + supply.gpus_by_pool[k]
-            found = score(scenario, objective, rates, sizes)
-            tpot = decode.tpot_at(d[i], rates / many)
-            chosen = np.union1d(_leading(found, best), front(-tpot, rates / sizes.sum(axis=1)))
-            r = many[chosen].astype(np.int64)
-            pairs = assembled(
-                partition,
-                prefill.candidates.take(supply.unit[k[chosen]]),
-                supply.replicas[k[chosen]],
-                decode.candidates.take(d[i[chosen]]),
-                r,
+            found = Combined(
+                d[i],
+                k,
+                many,
+                rates / many,
+                decode.tpot_at(d[i], rates / many),
+                rates / sizes.sum(axis=1),
+                score(scenario, objective, rates, sizes),
             )
-            yield Paired(pairs, rates[chosen] / r, u.requests_per_s[d[i[chosen]]], tpot[chosen])
+            ways.setdefault(way, []).append(found.worth_keeping(best))
+    for parts in ways.values():
+        kept = Combined.join(parts).worth_keeping(best)
+        pairs = assembled(
+            partition,
+            prefill.candidates.take(supply.unit[kept.supply]),
+            supply.replicas[kept.supply],
+            decode.candidates.take(kept.decode),
+            kept.many.astype(np.int64),
+        )
+        yield Paired(pairs, kept.admitted, u.requests_per_s[kept.decode], kept.tpot_s)
 
 
 def _combinations(
