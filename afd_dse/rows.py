@@ -159,13 +159,20 @@ class Repeated(Generic[Block]):
     distinct: Block
     which: IntArray
 
+    @classmethod
+    def once(cls, block: Block, rows: int) -> "Repeated[Block]":
+        """Each of the ``rows`` of ``block`` once."""
+        return cls(block, np.arange(rows))
+
     def take(self, rows: IntArray) -> "Repeated[Block]":
         """The block at ``rows``."""
         return Repeated(self.distinct, self.which[rows])
 
     def rows_of(self, other: Other) -> Other:
         """``other``, which has a row for each distinct one, repeated as the block is."""
-        itself = np.array_equal(self.which, np.arange(len(self.which)))
+        n = len(self.which)
+        # The last row tells most blocks apart from those that repeat nothing.
+        itself = n == 0 or (self.which[-1] == n - 1 and np.array_equal(self.which, np.arange(n)))
         return other if itself else take_rows(other, self.which)
 
     @property
@@ -175,13 +182,15 @@ class Repeated(Generic[Block]):
 
 
 def take_rows(block: Block, rows: IntArray) -> Block:
-    """``block`` at ``rows``: an array [n, …], a tuple or dataclass of such blocks; anything else stays as it is."""
+    """``block`` at ``rows``: an array [n, …], a tuple, dict or dataclass of such blocks; other things stay."""
     taken: Any = block
     if isinstance(block, np.ndarray):
         # NOTE: several times faster than indexing for rows of few numbers.
         taken = np.take(block, rows, axis=0)
     elif isinstance(block, tuple):
         taken = tuple(take_rows(part, rows) for part in block)
+    elif isinstance(block, dict):
+        taken = {name: take_rows(part, rows) for name, part in block.items()}
     elif hasattr(block, "take"):
         taken = block.take(rows)
     elif is_dataclass(block) and not isinstance(block, type):
