@@ -22,9 +22,9 @@ _MULTIPLIERS = np.random.default_rng(20261129).integers(1, 2**63, size=64, dtype
 _FEW_ROWS = 1000
 # Codes of packed columns stay below this, so that they never overflow.
 _MOST_CODES = 2**62
-# Integers that span no more are taken as they are, or numbered by a table where there are many rows: few values then
-# give small codes. A table indexed by codes has so many entries a row at most.
-_MOST_WIDTH, _MANY_ROWS, _MOST_ADDRESSES = 2**20, 4096, 4
+# Integers that span no more are numbered by a table where there are many rows, unless they span a few values only:
+# small codes again. A table indexed by codes has so many entries a row at most.
+_MOST_WIDTH, _FEW_VALUES, _MANY_ROWS, _MOST_ADDRESSES = 2**20, 256, 4096, 4
 
 
 def row_codes(table: FloatArray) -> npt.NDArray[np.uint64]:
@@ -122,27 +122,50 @@ def _packed(columns: Sequence[Column]) -> tuple[IntArray, int]:
         if size * base > _MOST_CODES:
             code, known = pd.factorize(code)
             size = len(known)
-        code, size = digits if size == 1 else code * base + digits, size * base
+        elif size <= _MOST_WIDTH < size * base and len(code) >= _MANY_ROWS:
+            # Columns depend on each other: of all that their values admit, few rows of them are found.
+            code, size = _numbered(code, size)
+        if size == 1:
+            code = digits
+        else:
+            code = code * base
+            code += digits
+        size *= base
     return code, size
+
+
+def _numbered(code: IntArray, size: int) -> tuple[IntArray, int]:
+    """``code`` [n] below ``size`` by the number of its values, in their order; and how many these are."""
+    taken = np.zeros(size, dtype=bool)
+    taken[code] = True
+    number = np.cumsum(taken) - 1
+    return number[code], int(number[-1]) + 1
 
 
 def _digits(column: Column) -> tuple[IntArray, int]:
     """``column`` as integers from 0 up to a base, which is small where its values are few."""
-    if column.dtype.kind in "iu":
-        low = int(column.min())
-        width = int(column.max()) - low + 1
+    whole = _whole(column)
+    if whole is not None:
+        low = int(whole.min())
+        width = int(whole.max()) - low + 1
         if width <= _MOST_WIDTH:
-            offset = np.asarray(column, dtype=np.int64) - low
-            if len(column) < _MANY_ROWS or width > len(column):
-                return offset, width
-            taken = np.zeros(width, dtype=bool)
-            taken[offset] = True
-            number = np.cumsum(taken) - 1
-            return number[offset], int(number[-1]) + 1
+            many = len(column) >= _MANY_ROWS and _FEW_VALUES < width <= len(column)
+            return _numbered(whole - low, width) if many else (whole - low, width)
     # NOTE: adding zero makes one of both zeros.
     bits = (column + 0.0).astype(np.float64, copy=False).view(np.int64)
     digits, known = pd.factorize(bits)
     return digits.astype(np.int64, copy=False), len(known)
+
+
+def _whole(column: Column) -> IntArray | None:
+    """``column`` as integers, None where some value is none; most columns of others show it in the first value."""
+    if column.dtype.kind in "iu":
+        return column.astype(np.int64, copy=False)
+    with np.errstate(invalid="ignore"):
+        if column[:1].astype(np.int64) != column[:1]:
+            return None
+        whole = column.astype(np.int64)
+    return whole if (whole == column).all() else None
 
 
 def ranges(start: IntArray, number: IntArray) -> tuple[IntArray, IntArray]:
