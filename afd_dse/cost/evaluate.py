@@ -142,7 +142,7 @@ def _memory_of(
     """
     units = engines.prefill_units if phase_of(group[0]) == Phase.PREFILL else engines.decode_units
     cuts = {phase: Cut.of(units.distinct, phase) for phase in Phase}
-    prompts = engines.prefill.sequences * Cut.of(engines.prefill_units.distinct, Phase.PREFILL).pp
+    prompts = engines.prefill.sequences * engines.prefill_units.distinct.integer("prefill_pp")
     batch = units.distinct.number("batch_size")
     tokens = {Phase.PREFILL: engines.prefill.step_tokens, Phase.DECODE: engines.decode.step_tokens}
     if not {Cell.PA, Cell.DA} <= set(group):
