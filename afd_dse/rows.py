@@ -53,10 +53,12 @@ def distinct_rows(columns: Sequence[Column]) -> tuple[IntArray, IntArray]:
     if leader is None:
         leader = _leaders(columns)
     itself = np.arange(n)
-    leads = leader == itself
-    if leads.all():
+    first = np.flatnonzero(leader == itself)
+    if len(first) == n:
         return itself, itself
-    return np.flatnonzero(leads), (np.cumsum(leads) - 1)[leader]
+    number = np.empty_like(itself)
+    number[first] = np.arange(len(first))
+    return first, number[leader]
 
 
 def _leaders(columns: Sequence[Column]) -> IntArray:
