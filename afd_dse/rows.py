@@ -22,9 +22,9 @@ _MULTIPLIERS = np.random.default_rng(20261129).integers(1, 2**63, size=64, dtype
 _FEW_ROWS = 1000
 # Codes of packed columns stay below this, so that they never overflow.
 _MOST_CODES = 2**62
-# Integers that span no more are taken as they are, or numbered by a table where there are many rows: few values then
-# give small codes. A table indexed by codes has so many entries a row at most.
-_MOST_WIDTH, _MANY_ROWS, _MOST_ADDRESSES = 2**20, 4096, 4
+# Integers that span no more are numbered by a table where there are many rows, unless they span a few values only:
+# small codes again. A table indexed by codes has so many entries a row at most.
+_MOST_WIDTH, _FEW_VALUES, _MANY_ROWS, _MOST_ADDRESSES = 2**20, 256, 4096, 4
 
 
 def row_codes(table: FloatArray) -> npt.NDArray[np.uint64]:
@@ -53,10 +53,12 @@ def distinct_rows(columns: Sequence[Column]) -> tuple[IntArray, IntArray]:
     if leader is None:
         leader = _leaders(columns)
     itself = np.arange(n)
-    leads = leader == itself
-    if leads.all():
+    first = np.flatnonzero(leader == itself)
+    if len(first) == n:
         return itself, itself
-    return np.flatnonzero(leads), (np.cumsum(leads) - 1)[leader]
+    number = np.empty_like(itself)
+    number[first] = np.arange(len(first))
+    return first, number[leader]
 
 
 def _leaders(columns: Sequence[Column]) -> IntArray:
@@ -122,27 +124,50 @@ def _packed(columns: Sequence[Column]) -> tuple[IntArray, int]:
         if size * base > _MOST_CODES:
             code, known = pd.factorize(code)
             size = len(known)
-        code, size = digits if size == 1 else code * base + digits, size * base
+        elif size <= _MOST_WIDTH < size * base and len(code) >= _MANY_ROWS:
+            # Columns depend on each other: of all that their values admit, few rows of them are found.
+            code, size = _numbered(code, size)
+        if size == 1:
+            code = digits
+        else:
+            code = code * base
+            code += digits
+        size *= base
     return code, size
+
+
+def _numbered(code: IntArray, size: int) -> tuple[IntArray, int]:
+    """``code`` [n] below ``size`` by the number of its values, in their order; and how many these are."""
+    taken = np.zeros(size, dtype=bool)
+    taken[code] = True
+    number = np.cumsum(taken) - 1
+    return number[code], int(number[-1]) + 1
 
 
 def _digits(column: Column) -> tuple[IntArray, int]:
     """``column`` as integers from 0 up to a base, which is small where its values are few."""
-    if column.dtype.kind in "iu":
-        low = int(column.min())
-        width = int(column.max()) - low + 1
+    whole = _whole(column)
+    if whole is not None:
+        low = int(whole.min())
+        width = int(whole.max()) - low + 1
         if width <= _MOST_WIDTH:
-            offset = np.asarray(column, dtype=np.int64) - low
-            if len(column) < _MANY_ROWS or width > len(column):
-                return offset, width
-            taken = np.zeros(width, dtype=bool)
-            taken[offset] = True
-            number = np.cumsum(taken) - 1
-            return number[offset], int(number[-1]) + 1
+            many = len(column) >= _MANY_ROWS and _FEW_VALUES < width <= len(column)
+            return _numbered(whole - low, width) if many else (whole - low, width)
     # NOTE: adding zero makes one of both zeros.
     bits = (column + 0.0).astype(np.float64, copy=False).view(np.int64)
     digits, known = pd.factorize(bits)
     return digits.astype(np.int64, copy=False), len(known)
+
+
+def _whole(column: Column) -> IntArray | None:
+    """``column`` as integers, None where some value is none; most columns of others show it in the first value."""
+    if column.dtype.kind in "iu":
+        return column.astype(np.int64, copy=False)
+    with np.errstate(invalid="ignore"):
+        if column[:1].astype(np.int64) != column[:1]:
+            return None
+        whole = column.astype(np.int64)
+    return whole if (whole == column).all() else None
 
 
 def ranges(start: IntArray, number: IntArray) -> tuple[IntArray, IntArray]:
@@ -159,13 +184,20 @@ class Repeated(Generic[Block]):
     distinct: Block
     which: IntArray
 
+    @classmethod
+    def once(cls, block: Block, rows: int) -> "Repeated[Block]":
+        """Each of the ``rows`` of ``block`` once."""
+        return cls(block, np.arange(rows))
+
     def take(self, rows: IntArray) -> "Repeated[Block]":
         """The block at ``rows``."""
         return Repeated(self.distinct, self.which[rows])
 
     def rows_of(self, other: Other) -> Other:
         """``other``, which has a row for each distinct one, repeated as the block is."""
-        itself = np.array_equal(self.which, np.arange(len(self.which)))
+        n = len(self.which)
+        # The last row tells most blocks apart from those that repeat nothing.
+        itself = n == 0 or (self.which[-1] == n - 1 and np.array_equal(self.which, np.arange(n)))
         return other if itself else take_rows(other, self.which)
 
     @property
@@ -175,13 +207,15 @@ class Repeated(Generic[Block]):
 
 
 def take_rows(block: Block, rows: IntArray) -> Block:
-    """``block`` at ``rows``: an array [n, …], a tuple or dataclass of such blocks; anything else stays as it is."""
+    """``block`` at ``rows``: an array [n, …], a tuple, dict or dataclass of such blocks; other things stay."""
     taken: Any = block
     if isinstance(block, np.ndarray):
         # NOTE: several times faster than indexing for rows of few numbers.
         taken = np.take(block, rows, axis=0)
     elif isinstance(block, tuple):
         taken = tuple(take_rows(part, rows) for part in block)
+    elif isinstance(block, dict):
+        taken = {name: take_rows(part, rows) for name, part in block.items()}
     elif hasattr(block, "take"):
         taken = block.take(rows)
     elif is_dataclass(block) and not isinstance(block, type):

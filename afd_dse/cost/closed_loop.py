@@ -141,11 +141,11 @@ def _steps(
     batch: FloatArray,
     prompts: FloatArray,
 ) -> _Steps:
-    loads = [
-        StepLoad(batch, together, chunks.piece, chunks.piece_prefix, together * chunks.piece)
+    steps = [
+        (cut, StepLoad(batch, together, chunks.piece, chunks.piece_prefix, together * chunks.piece))
         for together in (np.zeros(len(batch)), np.ones(len(batch)), prompts)
     ]
-    stations = stations_under(scenario, cut, Phase.DECODE, partition.splits(Phase.DECODE), loads)
+    stations = stations_under(scenario, Phase.DECODE, partition.splits(Phase.DECODE), steps)
     pure, one, full = (run_step(scenario, each) for each in stations)
     rows = np.arange(len(batch))
     return _Steps(pure.seconds, one.seconds, full.seconds, pure.by_provenance(rows), one.by_provenance(rows))

@@ -62,7 +62,7 @@ class Decode:
     """Decode of a unit, columns [n].
 
     Mean and worst time between steps, the mean one while prefill is at work (``beside_s``), tokens per rank, the pure
-    decode step; load of its busiest expert rank over the mean one's, and what copying experts adds to a layer.
+    decode step.
     """
 
     interval_s: FloatArray
@@ -70,20 +70,21 @@ class Decode:
     beside_s: FloatArray
     step_tokens: FloatArray
     step: Step
-    expert_imbalance: FloatArray
-    exposed_copy_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """Both phases of a block; ``slack`` what the load leaves of shared resources (negative: impossible).
+    """Both phases of a block, a row for each of the distinct ``prefill_units`` and ``decode_units``.
 
-    ``one_step``: prompts travel in the steps of decode, so that each waits for the running one.
+    ``slack`` what the load leaves of resources that a decode unit shares (negative: impossible); ``one_step``: prompts
+    travel in the steps of decode, so that each waits for the running one.
     """
 
     prefill: Prefill
     decode: Decode
     slack: FloatArray
+    prefill_units: Repeated[Candidates]
+    decode_units: Repeated[Candidates]
     prefill_stations: Repeated[Stations]
     decode_stations: Repeated[Stations]
     one_step: bool = False
@@ -129,11 +130,12 @@ def distinct_units(c: Candidates, phases: Sequence[Phase], loads: Sequence[str])
     return Repeated(c if len(first) == len(c) else c.take(first), which)
 
 
-def _expert_imbalance(scenario: Scenario, cut: Cut, stations: Stations) -> FloatArray:
+def imbalance_of(scenario: Scenario, stations: Stations) -> FloatArray:
     """Load of the busiest expert rank over the mean one's, [n]; 1 without experts.
 
     Where the measured tables hold the skew, what is known of it is that one rank may have an expert more.
     """
+    cut = stations.cut
     if scenario.moe is None:
         return np.ones(len(cut.ep))
     experts = float(scenario.moe.experts)
@@ -152,17 +154,17 @@ def decode_alone(
 
 
 def _decode_alone(scenario: Scenario, partition: Partition, c: Candidates) -> tuple[Decode, Stations]:
-    cut, batch = Cut.of(c, Phase.DECODE), c.number("batch_size")
-    none = np.zeros(len(c))
-    load = StepLoad(batch, none, none, none, none)
+    cut, load = _decode_step(c)
     stations = phase_stations(scenario, cut, Phase.DECODE, partition.splits(Phase.DECODE), load)
     step = run_step(scenario, stations)
-    tokens = batch * scenario.tokens_per_sequence
-    imbalance = _expert_imbalance(scenario, cut, stations)
-    decode = Decode(
-        step.seconds, step.seconds, step.seconds, tokens, step, imbalance, stations.exposed_copy_s
-    )
-    return decode, stations
+    tokens = c.number("batch_size") * scenario.tokens_per_sequence
+    return Decode(step.seconds, step.seconds, step.seconds, tokens, step), stations
+
+
+def _decode_step(c: Candidates) -> tuple[Cut, StepLoad]:
+    """A step of decode alone."""
+    none = np.zeros(len(c))
+    return Cut.of(c, Phase.DECODE), StepLoad(c.number("batch_size"), none, none, none, none)
 
 
 def prefill_alone(
@@ -200,7 +202,7 @@ def prefill_steps(scenario: Scenario, partition: Partition, c: Candidates) -> Pr
     load = _load(none, chunks.sequences, chunks, chunks.sequences * chunks.piece)
     # One prompt in the whole unit: a rank has it, and the others wait.
     single = _load(none, np.ones(len(c)), chunks, chunks.piece / cut.dp)
-    full, one = stations_under(scenario, cut, Phase.PREFILL, split, [load, single])
+    full, one = stations_under(scenario, Phase.PREFILL, split, [(cut, load), (cut, single)])
     return PrefillSteps(full, one, chunks)
 
 
@@ -300,9 +302,19 @@ def time_over_full_steps(prefill: Prefill, requests: FloatArray) -> FloatArray:
 
 def separate(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
     """No group serves both phases."""
-    decode, decode_stations = decode_alone(scenario, partition, c)
-    prefill, prefill_stations, _ = prefill_alone(scenario, partition, c)
-    return Engines(prefill, decode, np.ones(len(c)), prefill_stations, decode_stations)
+    decode_units = distinct_units(c, [Phase.DECODE], ["batch_size"])
+    prefill_units = distinct_units(c, [Phase.PREFILL], ["chunk_tokens"])
+    decode, decode_stations = _decode_alone(scenario, partition, decode_units.distinct)
+    prefill, prefill_stations, _ = _prefill_alone(scenario, partition, prefill_units.distinct)
+    return Engines(
+        prefill,
+        decode,
+        np.ones(len(decode_units.distinct)),
+        prefill_units,
+        decode_units,
+        Repeated.once(prefill_stations, len(prefill_units.distinct)),
+        Repeated.once(decode_stations, len(decode_units.distinct)),
+    )
 
 
 def shared_steps(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
@@ -311,8 +323,7 @@ def shared_steps(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
     if chunked.any() and not chunked.all():
         raise ValueError("one block holds one policy")
     units = distinct_units(c, [Phase.DECODE], ["batch_size", "chunk_tokens"])
-    engines = (_chunked if chunked.all() else _prioritized)(scenario, partition, units.distinct)
-    return units.rows_of(engines)
+    return (_chunked if chunked.all() else _prioritized)(scenario, partition, units)
 
 
 def _decode_demand(scenario: Scenario, c: Candidates, cut: Cut) -> tuple[FloatArray, FloatArray]:
@@ -327,14 +338,14 @@ def _admission(scenario: Scenario, cut: Cut, interval: FloatArray) -> tuple[Floa
     return scenario.overhead("request_s")[cut.attention_pool], steps * interval
 
 
-def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
+def _chunked(scenario: Scenario, partition: Partition, units: Repeated[Candidates]) -> Engines:
     """Chunked prefill (Sarathi-Serve, arXiv 2403.02310): steps carry all decode tokens, and prefill in what is left.
 
     In steady state every step must bring a·ISL prefill tokens, a being the requests that finish in it; they come in
     pieces, so a share of the steps is mixed. Ranks of one unit step together: a step is mixed when any rank's is.
     """
-    cut, batch, isl = Cut.of(c, Phase.DECODE), c.number("batch_size"), scenario.workload.isl
-    split = partition.splits(Phase.DECODE)
+    c, isl = units.distinct, scenario.workload.isl
+    cut, batch = Cut.of(c, Phase.DECODE), c.number("batch_size")
     sequences, finished = _decode_demand(scenario, c, cut)
     room = c.number("chunk_tokens") - sequences * scenario.tokens_per_sequence
     chunks = cut_prompts(scenario, room)
@@ -343,13 +354,12 @@ def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines
     tokens = np.clip(demand, chunks.piece, np.maximum(most, chunks.piece))
     share = np.minimum(demand / tokens, 1.0)
     any_rank = 1.0 - (1.0 - share) ** cut.dp
-    none = np.zeros(len(c))
-    loads = [
-        StepLoad(batch, none, none, none, none),
-        _load(batch, tokens / chunks.piece, chunks, tokens * share / any_rank),
-    ]
-    pure, mixed = stations_under(scenario, cut, Phase.DECODE, split, loads)
-    pure_step, mixed_step = run_step(scenario, pure), run_step(scenario, mixed)
+    mixed_load = _load(batch, tokens / chunks.piece, chunks, tokens * share / any_rank)
+    # Steps without prompts are the same for every chunk.
+    alone = distinct_units(c, [Phase.DECODE], ["batch_size"])
+    steps = [_decode_step(alone.distinct), (cut, mixed_load)]
+    pure, mixed = stations_under(scenario, Phase.DECODE, partition.splits(Phase.DECODE), steps)
+    pure_step, mixed_step = alone.rows_of(run_step(scenario, pure)), run_step(scenario, mixed)
     interval = any_rank * mixed_step.seconds + (1.0 - any_rank) * pure_step.seconds
     service = chunks.per_request * mixed_step.seconds
     # A rank's steps carry at most ``most`` prefill tokens: that many requests are in service at once.
@@ -364,18 +374,16 @@ def _chunked(scenario: Scenario, partition: Partition, c: Candidates) -> Engines
         mixed_step.seconds,
         sequences * scenario.tokens_per_sequence,
         pure_step,
-        _expert_imbalance(scenario, cut, pure),
-        pure.exposed_copy_s,
     )
     slack = np.where(room >= 1.0, 1.0 - demand / most, np.minimum(room - 1.0, 0.0) / c.number("chunk_tokens"))
-    itself = np.arange(len(c))
-    return Engines(prefill, decode, slack, Repeated(mixed, itself), Repeated(pure, itself), one_step=True)
+    once = Repeated.once(mixed, len(c))
+    return Engines(prefill, decode, slack, units, units, once, Repeated(pure, alone.which), one_step=True)
 
 
-def _prioritized(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
+def _prioritized(scenario: Scenario, partition: Partition, units: Repeated[Candidates]) -> Engines:
     """Whole prompts interrupt decode; decode goes on between them. The mean interval and its tail differ."""
+    c, split = units.distinct, partition.splits(Phase.DECODE)
     cut, batch = Cut.of(c, Phase.DECODE), c.number("batch_size")
-    split = partition.splits(Phase.DECODE)
     decode, decode_stations = decode_alone(scenario, partition, c)
     chunks = cut_prompts(scenario, c.number("chunk_tokens"))
     _, finished = _decode_demand(scenario, c, cut)
@@ -402,5 +410,5 @@ def _prioritized(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
         beside_s=decode.interval_s + service,
         step_tokens=batch * scenario.tokens_per_sequence / cut.pp,
     )
-    itself = Repeated(stations, np.arange(len(c)))
-    return Engines(prefill, both, np.ones(len(c)), itself, decode_stations, one_step=True)
+    once = Repeated.once(stations, len(c))
+    return Engines(prefill, both, np.ones(len(c)), units, units, once, decode_stations, one_step=True)

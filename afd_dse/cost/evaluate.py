@@ -1,19 +1,28 @@
 """The evaluator: candidates in, latency, throughput, memory, slacks and reasons out. One function serves all modes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 import numpy as np
 
-from afd_dse.cost.columns import POLICIES, TILE_SHARED, Candidates
-from afd_dse.cost.engines import Engines, FirstToken, first_token, separate, shared_steps
+from afd_dse.cost.columns import TILE_SHARED, Candidates
+from afd_dse.cost.engines import (
+    Engines,
+    FirstToken,
+    Prefill,
+    first_token,
+    imbalance_of,
+    separate,
+    shared_steps,
+)
 from afd_dse.cost.evaluation import CONSTRAINTS, EXPLAINED, JUDGED, Breakdown, Evaluation
-from afd_dse.cost.memory import TERMS, GroupMemory, group_memory, kv_bytes_of_request
+from afd_dse.cost.memory import TERMS, GroupMemory, group_memory, kv_bytes_of_request, kv_cache
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.sharing import shared_side
 from afd_dse.network.traffic import kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray, Provenance
+from afd_dse.rows import distinct_rows, take_rows
 from afd_dse.spec.cells import PARTITIONS, Cell, Partition, Phase, phase_of
 
 # A prefill queue above this utilisation is not offered: beyond it the wait depends on details that no mean-value
@@ -24,15 +33,14 @@ MAX_UTILIZATION = 0.95
 def evaluate(scenario: Scenario, candidates: Candidates) -> Evaluation:
     """Evaluate a block of candidates (any mix of partitions and policies)."""
     candidates = candidates.compact
-    kind = candidates.integer("partition") * len(POLICIES) + candidates.integer("policy")
-    codes = np.unique(kind) if len(kind) and (kind != kind[0]).any() else kind[:1]
-    if len(codes) == 1:
-        return _evaluate_partition(scenario, PARTITIONS[int(codes[0]) // len(POLICIES)], candidates)
-    found = np.searchsorted(codes, kind)
-    rows_of = [np.flatnonzero(found == number) for number in range(len(codes))]
+    partition = candidates.integer("partition")
+    first, found = distinct_rows([partition, candidates.integer("policy")])
+    if len(first) == 1:
+        return _evaluate_partition(scenario, PARTITIONS[int(partition[0])], candidates)
+    rows_of = [np.flatnonzero(found == number) for number in range(len(first))]
     parts = [
-        _evaluate_partition(scenario, PARTITIONS[int(code) // len(POLICIES)], candidates.take(rows))
-        for code, rows in zip(codes, rows_of, strict=True)
+        _evaluate_partition(scenario, PARTITIONS[int(partition[example])], candidates.take(rows))
+        for example, rows in zip(first, rows_of, strict=True)
     ]
     return _mixed(scenario, parts, rows_of, found)
 
@@ -44,21 +52,26 @@ def _mixed(
     n, groups = len(part_of), max((part.memory.shape[1] for part in parts), default=0)
     whole = Evaluation(
         {name: np.empty(n) for name in JUDGED},
-        np.empty((n, len(CONSTRAINTS))),
-        np.zeros((n, groups, len(TERMS))),
-        np.zeros((n, groups)),
-        np.empty((n, len(scenario.pools))),
+        np.empty((len(CONSTRAINTS), n)).T,
+        np.zeros((groups, len(TERMS), n)).transpose(2, 0, 1),
+        np.zeros((groups, n)).T,
+        np.empty((len(scenario.pools), n)).T,
         lambda rows: _explained(parts, rows_of, part_of, rows),
     )
     for part, rows in zip(parts, rows_of, strict=True):
         for name, column in whole.judged.items():
             column[rows] = part.judged[name]
-        whole.slack[rows] = part.slack
-        groups = part.memory.shape[1]
-        whole.memory[rows, :groups] = part.memory
-        whole.memory_budget[rows, :groups] = part.memory_budget
-        whole.gpus_by_pool[rows] = part.gpus_by_pool
+        _put(whole.slack, rows, part.slack)
+        _put(whole.memory, rows, part.memory)
+        _put(whole.memory_budget, rows, part.memory_budget)
+        _put(whole.gpus_by_pool, rows, part.gpus_by_pool)
     return whole
+
+
+def _put(whole: FloatArray, rows: IntArray, part: FloatArray) -> None:
+    """Write ``part`` [r, k, …] at ``rows`` of ``whole`` [n, k or more, …], column by column, as both lie in memory."""
+    for column in np.ndindex(part.shape[1:]):
+        whole[:, *column][rows] = part[:, *column]
 
 
 def _explained(
@@ -91,20 +104,13 @@ def _evaluate_partition(scenario: Scenario, partition: Partition, c: Candidates)
     engines = engines_of(scenario, partition, c)
     cuts = {phase: Cut.of(c, phase) for phase in Phase}
     by_pool = gpus_by_pool(scenario, partition, cuts)
-    load = _load_of(scenario, partition, c, cuts, engines)
-    m = _judged(scenario, engines, load, by_pool)
-    memory = group_memory(
-        scenario,
-        partition.groups,
-        cuts,
-        c.number("batch_size"),
-        _prompts_in_memory(partition, cuts, engines, load),
-        {Phase.PREFILL: engines.prefill.step_tokens, Phase.DECODE: engines.decode.step_tokens},
-    )
+    prefill = engines.prefill_units.rows_of(engines.prefill)
+    load = _load_of(scenario, partition, c, cuts, engines, prefill)
+    m = _judged(scenario, engines, prefill, load, by_pool)
+    memory = [_memory_of(scenario, group, engines, load.utilization) for group in partition.groups]
     slack = _slack(scenario, engines, load, m, memory, by_pool)
-    terms = np.stack([group.terms[term] for group in memory for term in TERMS], axis=1)
-    terms = terms.reshape(len(c), len(memory), len(TERMS))
-    budget = np.stack([group.budget for group in memory], axis=1)
+    terms = np.array([[group.terms[term] for term in TERMS] for group in memory]).transpose(2, 0, 1)
+    budget = np.array([group.budget for group in memory]).T
     return Evaluation(
         m, slack, terms, budget, by_pool, partial(_breakdown, scenario, engines, load, m, by_pool)
     )
@@ -126,18 +132,27 @@ class _Load:
     first: FirstToken
 
 
-def _prompts_in_memory(
-    partition: Partition, cuts: dict[Phase, Cut], engines: Engines, load: _Load
-) -> FloatArray:
-    """Prompts in prefill whose KV an attention rank holds, [n].
+def _memory_of(
+    scenario: Scenario, group: tuple[Cell, ...], engines: Engines, utilization: FloatArray
+) -> GroupMemory:
+    """Memory of ``group``, columns [n].
 
-    A group that only prefills holds all that it works on at once. Where decode shares the cache the mean number counts,
-    as the batch is a mean too: what prefill does not need now, decode may use.
+    A group that only prefills holds all prompts that it works on at once. Where decode shares the cache the mean number
+    counts, as the batch is a mean too: what prefill does not need now, decode may use.
     """
-    at_once = engines.prefill.sequences * cuts[Phase.PREFILL].pp
-    if partition.group_of[Cell.PA] != partition.group_of[Cell.DA]:
-        return at_once
-    return at_once * np.minimum(load.utilization, 1.0)
+    units = engines.prefill_units if phase_of(group[0]) == Phase.PREFILL else engines.decode_units
+    cuts = {phase: Cut.of(units.distinct, phase) for phase in Phase}
+    prompts = engines.prefill.sequences * engines.prefill_units.distinct.integer("prefill_pp")
+    batch = units.distinct.number("batch_size")
+    tokens = {Phase.PREFILL: engines.prefill.step_tokens, Phase.DECODE: engines.decode.step_tokens}
+    if not {Cell.PA, Cell.DA} <= set(group):
+        [memory] = group_memory(scenario, [group], cuts, batch, prompts, tokens)
+        return units.rows_of(memory)
+    [quiet] = group_memory(scenario, [group], cuts, batch, np.zeros_like(prompts), tokens)
+    of_prompts = kv_cache(scenario, group, cuts, batch, prompts) - quiet.terms["kv_cache"]
+    memory = units.rows_of(quiet)
+    cache = memory.terms["kv_cache"] + units.rows_of(of_prompts) * np.minimum(utilization, 1.0)
+    return replace(memory, terms=memory.terms | {"kv_cache": cache})
 
 
 def group_gpus(partition: Partition, cuts: dict[Phase, Cut]) -> list[FloatArray]:
@@ -161,40 +176,45 @@ def gpus_by_pool(
 ) -> FloatArray:
     """GPUs of the groups that ``phases`` come first in, over all replicas, [n, pools]."""
     rows = len(cuts[phases[0]].tp)
-    total = np.zeros((rows, len(scenario.pools)))
+    total = np.zeros((len(scenario.pools), rows))
     for group, count in zip(partition.groups, group_gpus(partition, cuts), strict=True):
         phase = phase_of(group[0])
         if phase in phases:
             pool = cuts[phase].attention_pool if group[0] in (Cell.PA, Cell.DA) else cuts[phase].ffn_pool
             for number in range(len(scenario.pools)):
-                total[:, number] += count * (pool == number)
-    return total
+                total[number] += count * (pool == number)
+    return total.T
 
 
 def _load_of(
-    scenario: Scenario, partition: Partition, c: Candidates, cuts: dict[Phase, Cut], engines: Engines
+    scenario: Scenario,
+    partition: Partition,
+    c: Candidates,
+    cuts: dict[Phase, Cut],
+    engines: Engines,
+    prefill: Prefill,
 ) -> _Load:
     replicas = {phase: cuts[phase].replicas.astype(np.float64) for phase in Phase}
-    tpot = engines.decode.interval_s / scenario.accepted_per_step
+    tpot = engines.decode_units.rows_of(engines.decode.interval_s) / scenario.accepted_per_step
     in_flight = c.number("batch_size") * cuts[Phase.DECODE].dp * replicas[Phase.DECODE]
     requests = in_flight / (scenario.workload.osl * tpot)
     units = replicas[Phase.PREFILL]
-    utilization = requests / (engines.prefill.capacity * units)
+    utilization = requests / (prefill.capacity * units)
     transfer, busy = _kv_transfer(scenario, partition, cuts, requests)
-    first = first_token(
-        scenario, engines.prefill, units, utilization, transfer, 50.0, one_step=engines.one_step
-    )
+    first = first_token(scenario, prefill, units, utilization, transfer, 50.0, one_step=engines.one_step)
     return _Load(tpot, requests, units, utilization, transfer, busy, first)
 
 
-def _judged(scenario: Scenario, engines: Engines, load: _Load, by_pool: FloatArray) -> dict[str, FloatArray]:
+def _judged(
+    scenario: Scenario, engines: Engines, prefill: Prefill, load: _Load, by_pool: FloatArray
+) -> dict[str, FloatArray]:
     """The metrics of :data:`JUDGED`."""
     workload, percentile, tpot = scenario.workload, scenario.slo.percentile, load.tpot_s
     judged = load.first
     if percentile > 50.0:
         judged = first_token(
             scenario,
-            engines.prefill,
+            prefill,
             load.prefill_units,
             load.utilization,
             load.transfer_s,
@@ -230,20 +250,25 @@ def _breakdown(
     rows: IntArray,
 ) -> Breakdown:
     """Where the time of the candidates at ``rows`` goes."""
-    prefill, decode = engines.prefill, engines.decode
+    units = {"decode": engines.decode_units.which[rows], "prefill": engines.prefill_units.which[rows]}
+    decode, prefill = (
+        take_rows(engines.decode, units["decode"]),
+        take_rows(engines.prefill, units["prefill"]),
+    )
+    stations = take_rows(engines.decode_stations.distinct, engines.decode_stations.which[units["decode"]])
     power = by_pool[rows] @ np.array([pool.power_w for pool in scenario.pools])
-    steps = {"decode": decode.step.take(rows), "prefill": prefill.step.take(rows)}
+    steps = {"decode": decode.step, "prefill": prefill.step}
     found = {
-        "itl_tail_s": decode.tail_s[rows],
+        "itl_tail_s": decode.tail_s,
         "joules_per_token": power / m["tokens_per_s"][rows],
         "wait_s": load.first.wait_s[rows],
         "prefill_service_s": load.first.service_s[rows],
-        "prefill_full_service_s": prefill.service_s[rows],
+        "prefill_full_service_s": prefill.service_s,
         "kv_transfer_s": load.transfer_s[rows],
         "kv_link_busy": load.link_busy[rows],
         "decode_outside_s": steps["decode"].outside_s,
-        "decode_expert_imbalance": decode.expert_imbalance[rows],
-        "decode_exposed_copy_s": decode.exposed_copy_s[rows],
+        "decode_expert_imbalance": imbalance_of(scenario, stations),
+        "decode_exposed_copy_s": stations.exposed_copy_s,
     }
     for name, step in steps.items():
         found |= {
@@ -255,7 +280,8 @@ def _breakdown(
         }
     # A request's share of prefill counts with decode's as one step of each.
     weight = steps["decode"].seconds / np.maximum(steps["prefill"].seconds, 1e-12)
-    both = decode.step.by_provenance(rows) + prefill.step.by_provenance(rows) * weight[:, None]
+    every = np.arange(len(rows))
+    both = decode.step.by_provenance(every) + prefill.step.by_provenance(every) * weight[:, None]
     shares: FloatArray = both / np.maximum(both.sum(axis=1, keepdims=True), 1e-30)
     return Breakdown(found, shares)
 
@@ -318,17 +344,16 @@ def _slack(
     with np.errstate(divide="ignore"):
         demand = load.requests / workload.requests_per_s - 1.0 if workload.requests_per_s else np.ones(rows)
     offered = limit(m["concurrency"], workload.concurrency_limit)
-    return np.stack(
+    return np.array(
         [
             reduce(np.minimum, [group.slack for group in memory]),
             enough,
             1.0 - load.utilization / MAX_UTILIZATION,
-            engines.slack,
+            engines.decode_units.rows_of(engines.slack),
             1.0 - load.link_busy,
             limit(m["ttft_percentile_s"], slo.ttft_s),
             limit(m["tpot_s"], slo.tpot_s),
             limit(m["latency_s"], slo.latency_s),
             np.minimum(demand, offered),
-        ],
-        axis=1,
-    )
+        ]
+    ).T

@@ -136,20 +136,7 @@ def _one_group(
     step_tokens: dict[Phase, FloatArray],
 ) -> GroupMemory:
     attention = [phase for phase in Phase if ATTENTION_CELL[phase] in group]
-    workload = scenario.workload
-    cache = np.zeros(len(decode_sequences))
-    if Phase.DECODE in attention:
-        context = workload.isl + workload.osl
-        cache += kv_bytes(scenario, cuts[Phase.DECODE], decode_sequences, context)
-    if Phase.PREFILL in attention:
-        # A group of both phases has counted a shared prefix with its decoding sequences.
-        cache += kv_bytes(
-            scenario,
-            cuts[Phase.PREFILL],
-            prefill_sequences,
-            workload.isl,
-            with_shared_prefix=Phase.DECODE not in attention,
-        )
+    cache = kv_cache(scenario, group, cuts, decode_sequences, prefill_sequences)
     fixed = _fixed_terms(scenario, group, cuts, step_tokens)
     if attention:
         room = _kv_room(scenario, cuts[attention[0]].attention_pool, fixed)
@@ -158,6 +145,30 @@ def _one_group(
     terms = {term: cache if term == "kv_cache" else fixed[term] for term in TERMS}
     taken: FloatArray = reduce(np.add, fixed.values())
     return GroupMemory(terms, taken + room)
+
+
+def kv_cache(
+    scenario: Scenario,
+    group: tuple[Cell, ...],
+    cuts: dict[Phase, Cut],
+    decode_sequences: FloatArray,
+    prefill_sequences: FloatArray,
+) -> FloatArray:
+    """KV cache on a GPU of ``group`` for the sequences of each attention rank, bytes [n]."""
+    workload, decodes = scenario.workload, ATTENTION_CELL[Phase.DECODE] in group
+    cache = np.zeros(len(cuts[phase_of(group[0])].tp))
+    if decodes:
+        cache += kv_bytes(scenario, cuts[Phase.DECODE], decode_sequences, workload.isl + workload.osl)
+    if ATTENTION_CELL[Phase.PREFILL] in group:
+        # A group of both phases has counted a shared prefix with its decoding sequences.
+        cache += kv_bytes(
+            scenario,
+            cuts[Phase.PREFILL],
+            prefill_sequences,
+            workload.isl,
+            with_shared_prefix=not decodes,
+        )
+    return cache
 
 
 def _fixed_terms(

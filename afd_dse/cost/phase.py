@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from afd_dse.network.tiers import LINK_EFFICIENCY
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.rows import take_rows
 from afd_dse.spec.cells import Phase
+
+Block = TypeVar("Block")
 
 # Rows up to which one call costs less than several: it costs as much as so many rows.
 ROWS_AT_ONCE = 20_000
@@ -222,22 +225,28 @@ def phase_stations(scenario: Scenario, cut: Cut, phase: Phase, split: bool, load
 
 
 def stations_under(
-    scenario: Scenario, cut: Cut, phase: Phase, split: bool, loads: Sequence[StepLoad]
+    scenario: Scenario, phase: Phase, split: bool, steps: Sequence[tuple[Cut, StepLoad]]
 ) -> list[Stations]:
-    """:func:`phase_stations` under each of several ``loads``, which are looked up at once where they are few rows.
+    """:func:`phase_stations` of each of several ``steps``, which are looked up at once where they are few rows.
 
     A single row is looked up by itself, so that its operators are kept.
     """
-    rows = len(cut.tp)
-    if rows == 1 or rows * len(loads) > ROWS_AT_ONCE:
-        return [phase_stations(scenario, cut, phase, split, load) for load in loads]
-    every = np.tile(np.arange(rows), len(loads))
-    joined = StepLoad(
-        *(np.concatenate([getattr(load, name) for load in loads]) for name in StepLoad.__slots__)
-    )
-    stations = phase_stations(scenario, take_rows(cut, every), phase, split, joined)
-    parts = np.split(np.arange(rows * len(loads)), len(loads))
+    rows = [len(cut.tp) for cut, _ in steps]
+    if max(rows) == 1 or sum(rows) > ROWS_AT_ONCE:
+        return [phase_stations(scenario, cut, phase, split, load) for cut, load in steps]
+    cuts, loads = zip(*steps, strict=True)
+    stations = phase_stations(scenario, _joined(cuts), phase, split, _joined(loads))
+    parts = np.split(np.arange(sum(rows)), np.cumsum(rows)[:-1])
     return [take_rows(stations, part) for part in parts]
+
+
+def _joined(blocks: Sequence[Block]) -> Block:
+    """One dataclass of columns after the other."""
+    kind: Any = type(blocks[0])
+    joined: Block = kind(
+        *(np.concatenate([getattr(block, name) for block in blocks]) for name in kind.__slots__)
+    )
+    return joined
 
 
 def _ranks_with_prompts(cut: Cut, load: StepLoad) -> FloatArray:

@@ -168,9 +168,16 @@ class Scenario:
         """Network tiers of the pools as columns."""
         return Tiers.of([pool.accelerator for pool in self.pools])
 
+    @cached_property
+    def _overheads(self) -> dict[str, FloatArray]:
+        return {
+            name: np.array([getattr(pool.overheads, name) for pool in self.pools], dtype=np.float64)
+            for name in EngineOverheads.__slots__
+        }
+
     def overhead(self, name: str) -> FloatArray:
         """One of the :class:`EngineOverheads` by pool [pools]."""
-        return np.array([getattr(pool.overheads, name) for pool in self.pools], dtype=np.float64)
+        return self._overheads[name]
 
     @cached_property
     def layer_counts(self) -> FloatArray:

@@ -89,9 +89,9 @@ class ShapeMemory:
                 break
         # Codes may collide: a shape is known only when the whole of it is equal.
         found = np.flatnonzero(position >= 0)
-        known = self._columns[0].array
-        other = (known[position[found]] != shapes[found]).any(axis=1)
-        position[found[other]] = -1
+        same = np.take(self._columns[0].array, position[found], axis=0) == np.take(shapes, found, axis=0)
+        if not same.all():
+            position[found[~same.all(axis=1)]] = -1
         return position
 
     def _append(self, shapes: FloatArray, codes: npt.NDArray[np.uint64], station: _Station) -> None:

@@ -21,6 +21,7 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.tile_sharing import SHARING_OVERHEAD, ffn_bounds, slowdown, tile_wait_s
 from afd_dse.cost.turns import taking_turns
 from afd_dse.operators.latency import FloatArray
+from afd_dse.rows import Repeated
 from afd_dse.spec.cells import Partition, Phase
 
 # Requests/s at which every shared GPU is busy with prefill whenever decode arrives.
@@ -46,15 +47,16 @@ def shared_side(scenario: Scenario, partition: Partition, c: Candidates) -> Engi
     if tiles.any() and not tiles.all():
         raise ValueError("one block holds one policy")
     share = _by_tiles if tiles.any() else taking_turns
-    return units.rows_of(share(scenario, partition, units.distinct))
+    return share(scenario, partition, units)
 
 
-def _by_tiles(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
+def _by_tiles(scenario: Scenario, partition: Partition, units: Repeated[Candidates]) -> Engines:
     """Decode runs on its share of the SMs while prefill has work, and prefill on the rest while decode has.
 
     Decode waits for a tile of prefill before it gets its SMs (ExpertPlex, arXiv 2607.18002). The rate follows from the
     decode step, and the prefill utilisation from the rate: a fixed point.
     """
+    c = units.distinct
     decode, decoding = decode_alone(scenario, partition, c)
     prefill, prefilling, chunks = prefill_alone(scenario, partition, c)
     decode_stations, prefill_stations = decoding.rows, prefilling.rows
@@ -122,6 +124,8 @@ def _by_tiles(scenario: Scenario, partition: Partition, c: Candidates) -> Engine
             step=step,
         ),
         slack,
+        units,
+        units,
         prefilling,
         decoding,
     )

@@ -190,11 +190,12 @@ def turns_of(
     return turns, steps.full
 
 
-def taking_turns(scenario: Scenario, partition: Partition, c: Candidates) -> Engines:
+def taking_turns(scenario: Scenario, partition: Partition, units: Repeated[Candidates]) -> Engines:
     """Decode has priority at kernel boundaries, and prefill gets the gaps that it leaves.
 
     The rate follows from the decode step, and the part of the time that prefill works from the rate: a fixed point.
     """
+    c = units.distinct
     decode, decoding = decode_alone(scenario, partition, c)
     turns, prefilling = turns_of(scenario, partition, c, decode.step, decoding.rows)
     prefill = turns.prefill
@@ -210,7 +211,9 @@ def taking_turns(scenario: Scenario, partition: Partition, c: Candidates) -> Eng
             step=step,
         ),
         _slack(partition, turns, requests / prefill.capacity),
-        Repeated(prefilling, np.arange(len(c))),
+        units,
+        units,
+        Repeated.once(prefilling, len(c)),
         decoding,
     )
 

@@ -19,9 +19,10 @@ def test_stations_under_several_loads_are_those_under_each(
     candidates = Candidates.concatenate([layout(case, PARTITIONS[0], rng) for _ in range(6)])
     cut, none = Cut.of(candidates, Phase.DECODE), np.zeros(len(candidates))
     loads = [StepLoad(candidates.number("batch_size") * factor, *[none] * 4) for factor in (1.0, 0.5, 3.0)]
-    at_once = stations_under(case, cut, Phase.DECODE, False, loads)
+    steps = [(cut, load) for load in loads]
+    at_once = stations_under(case, Phase.DECODE, False, steps)
     monkeypatch.setattr(phase, "ROWS_AT_ONCE", 0)
-    each = stations_under(case, cut, Phase.DECODE, False, loads)
+    each = stations_under(case, Phase.DECODE, False, steps)
     rows = np.arange(len(candidates))
     for one, other in zip(at_once, each, strict=True):
         step, same = run_step(case, one), run_step(case, other)
