@@ -96,7 +96,7 @@ def _leaders_of_few(columns: Sequence[Column]) -> IntArray | None:
 def _hashed(table: FloatArray) -> npt.NDArray[np.uint64]:
     """A 64-bit hash per column of ``table`` [k, n], the sum of the mixed bits of its values.
 
-    All at once: cheaper than :func:`row_codes` for few (n), dearer for many.
+    All at once: cheaper than :func:`row_codes` for few rows, dearer for many.
     """
     one, other = (multipliers[: len(table), None] for multipliers in (_MULTIPLIERS, _MULTIPLIERS[::-1]))
     mixed = table.view(np.uint64) * one
@@ -190,8 +190,9 @@ class Repeated(Generic[Block]):
         return cls(block, np.arange(rows))
 
     def take(self, rows: IntArray) -> "Repeated[Block]":
-        """The block at ``rows``."""
-        return Repeated(self.distinct, self.which[rows])
+        """The block at ``rows``; only distinct rows that occur in it are kept, so that none is taken for another."""
+        first, which = distinct_rows([self.which[rows]])
+        return Repeated(take_rows(self.distinct, self.which[rows][first]), which)
 
     def rows_of(self, other: Other) -> Other:
         """``other``, which has a row for each distinct one, repeated as the block is."""

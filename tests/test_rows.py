@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afd_dse.rows import distinct_keys, distinct_rows, is_constant, ranges
+from afd_dse.rows import Repeated, distinct_keys, distinct_rows, is_constant, ranges
 
 tables = st.integers(1, 6).flatmap(
     lambda width: st.lists(
@@ -62,3 +62,13 @@ def test_ranges_lie_one_after_the_other() -> None:
     values, of = ranges(np.array([4, 9, 1]), np.array([3, 0, 2]))
     assert values.tolist() == [4, 5, 6, 1, 2]
     assert of.tolist() == [0, 0, 0, 2, 2]
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.data())
+def test_part_of_a_repeated_block_is_those_rows_of_the_whole(which: list[int], data: st.DataObject) -> None:
+    """The first rows of a block that repeats nothing are not the whole block."""
+    whole = Repeated(np.array([1.0, 2.0, 4.0, 8.0, 16.0]), np.array(which))
+    rows = np.array(data.draw(st.lists(st.integers(0, len(which) - 1), min_size=1)))
+    assert np.array_equal(whole.take(rows).rows, whole.distinct[whole.which[rows]])
+    every = Repeated.once(whole.distinct, 5)
+    assert np.array_equal(every.take(np.arange(3)).rows, [1.0, 2.0, 4.0])

@@ -3,7 +3,7 @@ import pytest
 
 from afd_dse.cost.columns import ALL_COLUMNS
 from afd_dse.cost.evaluate import evaluate
-from afd_dse.search.layouts import Sharing, blocks, enumerate_layouts, expand
+from afd_dse.search.layouts import Sharing, blocks, enumerate_layouts, expand, layout_count
 from afd_dse.spec.cells import PARTITIONS, Phase, parse_partition
 from tests.search.brute_force import everything
 from tests.strategies import build, grid, scenario
@@ -41,6 +41,7 @@ def test_layouts_of_a_joint_partition_are_all_legal_combinations(case, partition
 def test_no_layout_is_listed_twice_or_larger_than_the_cluster() -> None:
     for partition in PARTITIONS:
         found = enumerate_layouts(MOE, partition, (Phase.DECODE,), SMALL)
+        assert layout_count(MOE, partition, (Phase.DECODE,), SMALL) == len(found)
         table = np.stack([found.number(name) for name in ALL_COLUMNS], axis=1)
         assert len(np.unique(table, axis=0)) == len(table) > 0
 

@@ -1,8 +1,9 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afd_dse.search.pareto import front, front_by_group, non_dominated
+from afd_dse.search.pareto import MANY, front, front_by_group, non_dominated
 
 values = st.integers(0, 6).map(float)
 points = st.lists(st.tuples(values, values), max_size=30)
@@ -20,6 +21,16 @@ def test_a_front_is_every_point_that_no_other_beats_and_each_once(rows: list[tup
     assert len({rows[i] for i in found}) == len(found)
     assert (np.diff(x[found]) < 0).all()
     assert all(i == rows.index(rows[i]) for i in found)
+
+
+@pytest.mark.parametrize("digits", [2, 12])
+def test_a_front_of_many_rows_is_that_of_all_of_them(digits: int) -> None:
+    rng = np.random.default_rng(digits)
+    x, y = np.round(rng.normal(size=(2, 3 * MANY)), digits)
+    found = front(x, y)
+    order = np.lexsort((-y, -x))
+    best = np.maximum.accumulate(np.concatenate([[-np.inf], y[order][:-1]]))
+    assert found.tolist() == order[y[order] > best].tolist()
 
 
 @given(st.lists(st.tuples(values, values, values), max_size=25))

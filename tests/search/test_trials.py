@@ -39,6 +39,8 @@ def test_what_a_candidate_would_reach_at_its_own_speed_is_what_it_reaches(partit
     assert within.sum() > 10
     assert speed[within] == pytest.approx(measured.speed[within])
     assert throughput[within] == pytest.approx(measured.throughput[within])
+    # The objective is throughput per GPU itself.
+    assert measured.score[within] == pytest.approx(measured.throughput[within])
     beyond = measured.slack[:, CONSTRAINTS.index("TPOT")] < -1e-9
     assert not throughput[beyond].any()
 
