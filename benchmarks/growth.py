@@ -1,7 +1,7 @@
 """How time and memory of a whole answer grow with the cluster, the number of pools and the number of models."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,24 @@ GPUS = (8, 64, 256, 1024, 4096, 16384)
 FEW_GPUS = (8, 128, 1024)
 # Near-linear: with twice the size, at most 2^1.1 times the seconds.
 EXPONENT = 1.1
+# Jobs of several models together take no longer than one by one.
+TOGETHER = 1.0
 # GPUs of all pools together where pools are counted.
 GPUS_OF_POOLS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What was measured at each size that ended in time; ``gave_up`` says at which size one did not, and why."""
+    """What was measured at each size that ended in time; ``gave_up`` says at which size one did not, and why.
+
+    ``apart_s`` is the processor time of the jobs of the largest size, each in a process of its own.
+    """
 
     axis: str
     sizes: tuple[int, ...]
     points: tuple[Mapping[str, Any], ...]
     gave_up: str
+    apart_s: float | None = None
 
     def exponent(self, key: str) -> float | None:
         """Slope of log ``key`` over log size, least squares over the larger half of the sizes; None of one point.
@@ -59,7 +65,18 @@ def curves(space: str, gpus: Sequence[int], pools: int, models: int, limit_s: fl
     yield curve("GPUs", {n: [deepseek(gpus=n, space=space)] for n in gpus}, limit_s)
     by_pools = {n: [deepseek(gpus=GPUS_OF_POOLS // n * n, pools=n, space=space)] for n in range(1, pools + 1)}
     yield curve("pools", by_pools, limit_s)
-    yield curve("models", {n: fleet(n, space) for n in range(1, models + 1)}, limit_s)
+    yield of_models(space, models, limit_s)
+
+
+def of_models(space: str, models: int, limit_s: float) -> Curve:
+    """The curve over jobs for 1 to ``models`` models, and what the jobs take apart from each other."""
+    found = curve("models", {n: fleet(n, space) for n in range(1, models + 1)}, limit_s)
+    if not found.sizes:
+        return found
+    # The first job alone is the curve's first point.
+    others = fleet(found.sizes[-1], space)[1:]
+    alone = [probe("answers", limit_s=limit_s, jobs=[job])["cpu_s"] for job in others]
+    return replace(found, apart_s=found.points[0]["cpu_s"] + sum(alone))
 
 
 def curve(axis: str, jobs: Mapping[int, Sequence[Mapping[str, Any]]], limit_s: float) -> Curve:
@@ -92,13 +109,17 @@ def of_curve(found: Curve) -> Iterator[Figure]:
         return
     first, last = found.points[0], found.points[-1]
     group, facts = f"{GROUP} over {found.axis}", {"curve": found.document()}
-    # Pools multiply the space itself, so no near-linear law is asked for; what they cost is told.
-    target = None if found.axis == "pools" else Target("at most", EXPONENT)
+    # Pools multiply the space itself, and models differ in size: an exponent is asked for over GPUs only.
+    target = Target("at most", EXPONENT) if found.axis == "GPUs" else None
     seconds = f"{first['cpu_s']:.3g} s to {last['cpu_s']:.3g} s of processor time"
     note = f"{found.sizes[0]:,} to {found.sizes[-1]:,}: {seconds}"
     if found.gave_up:
         note += f"; {found.gave_up}"
     yield Figure(group, "exponent of time", found.exponent("cpu_s"), "", target, note, facts)
+    if found.apart_s is not None:
+        ratio = last["cpu_s"] / found.apart_s
+        note = f"{last['cpu_s']:.3g} s together, {found.apart_s:.3g} s of processor time one by one"
+        yield Figure(group, "time over that of each alone", ratio, "×", Target("at most", TOGETHER), note)
     peak, least = last["peak_bytes"] / 2**30, first["peak_bytes"] / 2**30
     note = f"{least:.2f} GiB to {peak:.2f} GiB"
     yield Figure(group, "exponent of memory", found.exponent("peak_bytes"), "", target, note)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from benchmarks import growth
-from benchmarks.growth import Curve, curve, of_curve
+from benchmarks.growth import Curve, curve, of_curve, of_models
 from benchmarks.growth_chart import growth_figure
-from benchmarks.jobs import deepseek
+from benchmarks.jobs import deepseek, fleet
 from benchmarks.process import NotMeasuredError
 
 
@@ -61,6 +61,18 @@ def test_a_curve_ends_where_a_size_takes_too_long(monkeypatch: pytest.MonkeyPatc
     first = next(of_curve(found))
     assert first.value == pytest.approx(1.0)
     assert "128 GPUs: not done after 5 s" in first.note
+
+
+def test_models_together_are_held_against_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = dict(zip((job["model"] for job in fleet(3, "quick")), (2.0, 5.0, 3.0), strict=True))
+
+    def measured(name: str, *, limit_s: float, jobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return point(sum(seconds[job["model"]] for job in jobs) - 0.5 * (len(jobs) - 1))
+
+    monkeypatch.setattr(growth, "probe", measured)
+    figures = {figure.name: figure for figure in of_curve(of_models("quick", 3, limit_s=5.0))}
+    assert figures["time over that of each alone"].value == pytest.approx(9.0 / 10.0)
+    assert figures["exponent of time"].target is None
 
 
 def test_the_picture_shows_every_point_and_the_exponents() -> None:
