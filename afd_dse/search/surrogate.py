@@ -24,7 +24,7 @@ NOISE_DOUBT = 1.0
 TOLD_BY = 200
 STEPS = 30
 # Values of a standard normal variable and their weights, Gauss–Hermite: what a doubtful candidate may turn out as.
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(3)
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 CHANCES: tuple[FloatArray, FloatArray] = (_NODES, _WEIGHTS / _WEIGHTS.sum())
 # Slack is known no better than this.
 SLACK_DOUBT = 0.03
