@@ -222,3 +222,19 @@ def take_rows(block: Block, rows: IntArray) -> Block:
     elif is_dataclass(block) and not isinstance(block, type):
         taken = replace(block, **{f.name: take_rows(getattr(block, f.name), rows) for f in fields(block)})
     return cast("Block", taken)
+
+
+def join_rows(parts: Sequence[Block]) -> Block:
+    """One block of columns after the other: the counterpart of :func:`take_rows`."""
+    first: Any = parts[0]
+    joined: Any = first
+    if isinstance(first, np.ndarray) and first.ndim:
+        joined = np.concatenate(cast("Any", parts))
+    elif isinstance(first, tuple):
+        joined = tuple(join_rows(column) for column in zip(*cast("Any", parts), strict=True))
+    elif hasattr(first, "concatenate"):
+        joined = first.concatenate(parts)
+    elif is_dataclass(first) and not isinstance(first, type):
+        columns = {f.name: join_rows([getattr(part, f.name) for part in parts]) for f in fields(first)}
+        joined = replace(first, **columns)
+    return cast("Block", joined)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afd_dse.rows import Repeated, distinct_keys, distinct_rows, is_constant, ranges
+from afd_dse.rows import Repeated, distinct_keys, distinct_rows, is_constant, join_rows, ranges, take_rows
 
 tables = st.integers(1, 6).flatmap(
     lambda width: st.lists(
@@ -72,3 +72,12 @@ def test_part_of_a_repeated_block_is_those_rows_of_the_whole(which: list[int], d
     assert np.array_equal(whole.take(rows).rows, whole.distinct[whole.which[rows]])
     every = Repeated.once(whole.distinct, 5)
     assert np.array_equal(every.take(np.arange(3)).rows, [1.0, 2.0, 4.0])
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.integers(0, 8))
+def test_rows_taken_apart_are_joined_again(which: list[int], cut: int) -> None:
+    block = Repeated(np.arange(5.0), np.array(which))
+    pair = (block.which, np.column_stack([block.which, block.which + 1.0]))
+    parts = [take_rows(pair, rows) for rows in np.split(np.arange(len(which)), [min(cut, len(which))])]
+    for one, other in zip(join_rows(parts), pair, strict=True):
+        assert np.array_equal(one, other)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,10 +22,8 @@ from afd_dse.cost.stations import (
 )
 from afd_dse.network.tiers import LINK_EFFICIENCY
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.rows import take_rows
+from afd_dse.rows import join_rows, take_rows
 from afd_dse.spec.cells import Phase
-
-Block = TypeVar("Block")
 
 # Rows up to which one call costs less than several: it costs as much as so many rows.
 ROWS_AT_ONCE = 20_000
@@ -235,18 +232,9 @@ def stations_under(
     if max(rows) == 1 or sum(rows) > ROWS_AT_ONCE:
         return [phase_stations(scenario, cut, phase, split, load) for cut, load in steps]
     cuts, loads = zip(*steps, strict=True)
-    stations = phase_stations(scenario, _joined(cuts), phase, split, _joined(loads))
+    stations = phase_stations(scenario, join_rows(cuts), phase, split, join_rows(loads))
     parts = np.split(np.arange(sum(rows)), np.cumsum(rows)[:-1])
     return [take_rows(stations, part) for part in parts]
-
-
-def _joined(blocks: Sequence[Block]) -> Block:
-    """One dataclass of columns after the other."""
-    kind: Any = type(blocks[0])
-    joined: Block = kind(
-        *(np.concatenate([getattr(block, name) for block in blocks]) for name in kind.__slots__)
-    )
-    return joined
 
 
 def _ranks_with_prompts(cut: Cut, load: StepLoad) -> FloatArray:

@@ -18,7 +18,7 @@ from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import decode_units
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.rows import take_rows
+from afd_dse.rows import join_rows, take_rows
 from afd_dse.search.joint import refine_batch
 from afd_dse.search.objective import Objective, score
 from afd_dse.search.pareto import front, front_by_group
@@ -58,14 +58,6 @@ class Paired:
         """The pairs at ``rows``."""
         return Paired(self.candidates.take(rows), self.admitted[rows], self.full[rows], self.tpot_s[rows])
 
-    @staticmethod
-    def join(parts: "list[Paired]") -> "Paired":
-        """All pairs of ``parts``."""
-        columns = [
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("admitted", "full", "tpot_s")
-        ]
-        return Paired(Candidates.concatenate([part.candidates for part in parts]), *columns)
-
 
 @dataclass(frozen=True, slots=True)
 class Combined:
@@ -86,13 +78,6 @@ class Combined:
         """The front, and the ``best`` by their score."""
         rows = np.union1d(_leading(self.score, best), front(-self.tpot_s, self.per_gpu))
         return take_rows(self, rows)
-
-    @staticmethod
-    def join(parts: "list[Combined]") -> "Combined":
-        """All of ``parts``."""
-        return Combined(
-            *(np.concatenate([getattr(part, name) for part in parts]) for name in Combined.__slots__)
-        )
 
 
 def decode_choices(
@@ -151,7 +136,7 @@ def paired(
                     parts.extend(
                         _pairs(scenario, partition, supplies.side, decode, rows, supply, to, objective, best)
                     )
-    return Paired.join(parts) if parts else None
+    return join_rows(parts) if parts else None
 
 
 def narrowed(
@@ -268,7 +253,7 @@ def _pairs(
             )
             ways.setdefault(way, []).append(found.worth_keeping(best))
     for parts in ways.values():
-        kept = Combined.join(parts).worth_keeping(best)
+        kept = join_rows(parts).worth_keeping(best)
         pairs = assembled(
             partition,
             prefill.candidates.take(supply.unit[kept.supply]),

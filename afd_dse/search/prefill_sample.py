@@ -1,9 +1,5 @@
 """Prefill units of a partition whose phases have GPUs of their own, sampled where they are too many to tabulate."""
 
-from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
-
 import numpy as np
 
 from afd_dse.cost.columns import ALL_COLUMNS, Candidates
@@ -12,7 +8,7 @@ from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import prefill_units
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.rows import distinct_rows
+from afd_dse.rows import distinct_rows, join_rows
 from afd_dse.search.layouts import enumerate_layouts
 from afd_dse.search.proposals import SHORTLIST, Front, Outlook
 from afd_dse.search.sides import PrefillSide, limits_of
@@ -62,7 +58,7 @@ def sample_prefill(
         looked_at = rng.choice(np.flatnonzero(left), min(LOOKED_AT, int(left.sum())), replace=False)
         best = _best(scenario, partition, side, at(looked_at), min(room, max(rows // ROUNDS, 1)))
         chosen = looked_at[best] if len(best) else looked_at[:room]
-        side = _joined([side, evaluated(chosen)])
+        side = join_rows([side, evaluated(chosen)])
     return side
 
 
@@ -77,22 +73,6 @@ def _numbers_of(pairs: Candidates, layouts: Candidates, chunks: FloatArray) -> I
     # NOTE: distinct layouts are numbered as they stand in the table; whatever comes after is not in it.
     held = (wanted <= layout.max(initial=-1)) & same.any(axis=1)
     return np.unique(wanted[held] * len(chunks) + chunk[held])
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    """One block of columns after the other: the counterpart of :func:`take_rows`."""
-    first = parts[0]
-    if isinstance(first, np.ndarray) and first.ndim:
-        return np.concatenate(parts)
-    if isinstance(first, tuple):
-        return tuple(_joined(column) for column in zip(*parts, strict=True))
-    if isinstance(first, Candidates):
-        return Candidates.concatenate(parts)
-    if not is_dataclass(first) or isinstance(first, type):
-        return first
-    return replace(
-        first, **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(first)}
-    )
 
 
 def _best(

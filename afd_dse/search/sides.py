@@ -13,7 +13,7 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import DecodeUnits, PrefillUnits, decode_units, prefill_units
 from afd_dse.network.traffic import kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.rows import distinct_rows, take_rows
+from afd_dse.rows import distinct_rows, join_rows, take_rows
 from afd_dse.search.descent import TPOT_MARGIN, Points, descend, refine
 from afd_dse.search.layouts import Sharing, blocks, enumerate_layouts, expand
 from afd_dse.search.space import Grid
@@ -129,7 +129,7 @@ def tabulate_decode(
         for block in blocks(layouts.take(rows).replace(batch_size=batch_size)):
             table.append((block, decode_units(scenario, partition, block)))
             progress(len(block))
-        units = join_units([part for _, part in table[began:]])
+        units = join_rows([part for _, part in table[began:]])
         fits, rate = units.memory_slack >= 0.0, units.requests_per_s
         holds, grows = (
             fits & (units.tpot_s <= max(limits) * (1.0 + margin)) for margin in (0.0, TPOT_MARGIN)
@@ -144,7 +144,7 @@ def tabulate_decode(
     group = codes(np.column_stack(alike))
     useful = refine(descend(grid.batch.values(), group, at, whole=whole), at, limits)
     candidates = Candidates.concatenate([block for block, _ in table])
-    units = join_units([part for _, part in table])
+    units = join_rows([part for _, part in table])
     evaluated = len(candidates)
     candidates, units = candidates.take(useful), take_rows(units, useful)
     before = rows_before(np.concatenate(layout)[useful], candidates.number("batch_size"))
@@ -175,13 +175,3 @@ def _slowest_transfer_s(scenario: Scenario) -> float:
         kv_bytes=size,
     )
     return float(found.max())
-
-
-def join_units(parts: list[DecodeUnits]) -> DecodeUnits:
-    """One block of units after the other."""
-    return DecodeUnits(
-        np.concatenate([p.tpot_s for p in parts]),
-        np.concatenate([p.requests_per_s for p in parts]),
-        np.concatenate([p.memory_slack for p in parts]),
-        np.concatenate([p.gpus_by_pool for p in parts]),
-    )

@@ -12,6 +12,7 @@ import numpy as np
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import join_rows
 from afd_dse.search.crossing import evaluations
 from afd_dse.search.joint import with_largest_batch
 from afd_dse.search.pairs import (
@@ -54,7 +55,7 @@ def paired_steps(
         left = left[largest_of_each(sizes[left], rates[left])]
     else:
         left = steps(sizes, rates)
-    candidates = throttled(scenario, partition, Paired.join([part[0] for part in parts]).take(left))
+    candidates = throttled(scenario, partition, join_rows([part[0] for part in parts]).take(left))
     found = Found(candidates, evaluate(scenario, candidates))
     computed = len(found)
     found = found.take(found.evaluation.feasible)

@@ -12,11 +12,11 @@ from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import DecodeUnits, decode_units
 from afd_dse.operators.latency import FloatArray
-from afd_dse.rows import distinct_rows
+from afd_dse.rows import distinct_rows, join_rows
 from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import best_rates, best_scores, evaluated, narrowed, paired, probes
 from afd_dse.search.pool import Found, keep, scores
-from afd_dse.search.sides import DecodeSide, join_units, rows_before
+from afd_dse.search.sides import DecodeSide, rows_before
 from afd_dse.search.supply import Supplies
 from afd_dse.search.surrogate import bent
 from afd_dse.spec.cells import Partition, Phase
@@ -150,7 +150,7 @@ class DecodeTrials:
         if not self._units:
             return None, 0
         candidates = Candidates.concatenate([block for block, _ in self._units])
-        decode = self._side(candidates, join_units([units for _, units in self._units]))
+        decode = self._side(candidates, join_rows([units for _, units in self._units]))
         pairs = paired(self._scenario, self._partition, self._supplies, decode, self._objective, BEST_PAIRS)
         if pairs is None:
             near = probes(self._scenario, self._partition, self._supplies.side, decode)
