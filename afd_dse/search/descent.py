@@ -64,6 +64,12 @@ class Points:
 
 # Points of layouts [n] at batches [n].
 Evaluate = Callable[[IntArray, FloatArray], Points]
+# Whether layouts [n] matter no more that have at least a TPOT and at most rates [n, k].
+Hopeless = Callable[[IntArray, FloatArray, FloatArray], BoolArray]
+
+
+def _nothing_is_hopeless(layout: IntArray, tpot_s: FloatArray, rates: FloatArray) -> BoolArray:
+    return np.zeros(len(layout), dtype=bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ class Descent:
     low: IntArray
     high: IntArray
     end: FloatArray
+    hopeless: Hopeless = _nothing_is_hopeless
 
     def of(self, steps: IntArray | BoolArray) -> "Descent":
         """The same points with some of the steps."""
@@ -95,13 +102,14 @@ class Descent:
         """
         points, low, of = self.points, self.low, self.group[self.layout[self.low]]
         tpot = np.full(len(low), np.inf) if at_any_speed else points.tpot_s[low] * (1.0 - dip)
-        result = (self.high < 0) | (points.tpot_s[self.high] >= points.tpot_s[low])
+        most = points.rates[low] * (self.end / self.batch[low] / (1.0 - dip))[:, None]
+        result = np.ones(len(low), dtype=bool)
         for number, front in enumerate(self.fronts):
-            most = points.rates[low, number] * self.end / self.batch[low] / (1.0 - dip)
             by = self.group[self.layout[front]]
             best = _best_at(by, points.tpot_s[front], points.sure[front, number], of, tpot)
-            result &= best >= most
-        return result
+            result &= best >= most[:, number]
+        result |= self.hopeless(self.layout[low], tpot, most)
+        return result & ((self.high < 0) | (points.tpot_s[self.high] >= points.tpot_s[low]))
 
     def tried(self, layout: IntArray, batch: FloatArray, evaluate: Evaluate) -> "Descent":
         """With further points."""
@@ -125,14 +133,22 @@ class Descent:
         )
 
 
-def descend(batches: FloatArray, group: IntArray, evaluate: Evaluate, *, whole: bool = False) -> Descent:
+def descend(
+    batches: FloatArray,
+    group: IntArray,
+    evaluate: Evaluate,
+    *,
+    whole: bool = False,
+    hopeless: Hopeless = _nothing_is_hopeless,
+) -> Descent:
     """Evaluate layouts over ascending ``batches``, coarse to fine; ``whole``: all of them, nothing is left out.
 
-    Only layouts of one ``group`` [layouts] are compared with each other. A layout is given up above a batch that cannot
-    grow.
+    Layouts of one ``group`` [layouts] are compared with each other, of different ones as far as they are ``hopeless``.
+    A layout is given up above a batch that cannot grow.
     """
     width = 1 if whole else _coarsest(batches)
     found, place = _coarse(batches, width, group, evaluate)
+    found = replace(found, hopeless=hopeless)
     while True:
         # NOTE: a point that cannot grow, or the last one, ends the step below it, and none begins there.
         matters = found.points.grows[found.low] & (place < len(batches) - 1)

@@ -20,6 +20,7 @@ from afd_dse.search.pairs import combine, probes
 from afd_dse.search.parallel import in_processes
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.proof import Proof, enumerated, explained, sampled
+from afd_dse.search.prospects import Prospects
 from afd_dse.search.sides import DecodeSide, PrefillSide, tabulate_decode, tabulate_prefill
 from afd_dse.search.space import Grid, Space, load_space, restricted
 from afd_dse.search.supply import Supplies
@@ -65,12 +66,31 @@ class SearchOutcome:
 
 
 class UnitTables:
-    """Prefill and decode units by structure (one group or two), shared by the partitions that pair them."""
+    """Prefill and decode units by structure (one group or two), shared by the partitions that pair them.
 
-    def __init__(self, scenario: Scenario, space: Space, progress: Progress) -> None:
+    Where the ``pairing`` partitions are told, and an objective by which only what pairs serve per GPU matters, decode
+    units are left out that no pair of these needs.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        space: Space,
+        progress: Progress,
+        pairing: Sequence[Partition] = (),
+        objective: Objective | None = None,
+    ) -> None:
         self._scenario, self.space, self.progress = scenario, space, progress
+        self._pairing, self._objective = pairing, objective
         self._prefill: dict[bool, Supplies] = {}
         self._decode: dict[bool, DecodeSide] = {}
+
+    def restricted(
+        self, own: Mapping[str, Mapping[str, Any]], name: str, partition: Partition
+    ) -> "UnitTables":
+        """Those of one partition in what ``own`` lists leave of the space."""
+        where = restricted(self.space, own, name)
+        return UnitTables(self._scenario, where, self.progress, [partition], self._objective)
 
     def prefill(self, partition: Partition) -> Supplies:
         split = partition.splits(Phase.PREFILL)
@@ -85,9 +105,21 @@ class UnitTables:
         if split not in self._decode:
             grid = self.space.split if split else self.space.whole
             self._decode[split] = tabulate_decode(
-                self._scenario, partition, grid, lambda rows: self.progress("decode units", rows)
+                self._scenario,
+                partition,
+                grid,
+                lambda rows: self.progress("decode units", rows),
+                rivals=self._rivals(split),
             )
         return self._decode[split]
+
+    def _rivals(self, split: bool) -> Prospects | None:
+        """What decode units compare with, if they may be left out for others of another size."""
+        supplies = [self.prefill(p) for p in self._pairing if p.splits(Phase.DECODE) == split]
+        coupled = np.isfinite(self._scenario.slo.latency_s)
+        if not supplies or coupled or self._objective != "throughput_per_gpu":
+            return None
+        return Prospects(self._scenario, supplies, self._objective)
 
 
 def search(
@@ -113,24 +145,31 @@ def search(
     """
     began = time.perf_counter()
     start = None if space.start is None else load_space(space.start)
-    plain = UnitTables(scenario, space, progress)
-    plain_start = None if start is None else UnitTables(scenario, start, progress)
 
-    def outcome_of(name: str, partition: Partition) -> ModeOutcome:
-        own = grids.get(name, {})
-        tables = plain if not own else UnitTables(scenario, restricted(space, own, name), progress)
-        rows = size_of(scenario, tables.space, partition)
-        if method == "exhaustive" or (method == "auto" and rows <= space.exhaustive_rows):
-            return _enumerated(scenario, tables.space, name, partition, objective, tables)
-        first = None
-        if start is not None and plain_start is not None:
-            smaller = plain_start if not own else UnitTables(scenario, restricted(start, own, name), progress)
-            first = _enumerated(scenario, smaller.space, name, partition, objective, smaller)
-        return _sampled(
-            scenario, tables.space, name, partition, objective, rows, seed, trials, journal, progress, first
-        )
+    def enumerates(rows: int) -> bool:
+        return method == "exhaustive" or (method == "auto" and rows <= space.exhaustive_rows)
 
     sizes = {name: size_of(scenario, space, partition) for name, partition in modes}
+    shared = [(p, enumerates(sizes[name])) for name, p in modes if not (p.is_joint or grids.get(name))]
+    tables = UnitTables(scenario, space, progress, [p for p, whole in shared if whole], objective)
+    smaller = start and UnitTables(
+        scenario, start, progress, [p for p, whole in shared if not whole], objective
+    )
+
+    def outcome_of(name: str, partition: Partition) -> ModeOutcome:
+        own = grids.get(name)
+        here = tables.restricted(own, name, partition) if own else tables
+        rows = size_of(scenario, here.space, partition)
+        if enumerates(rows):
+            return _enumerated(scenario, here.space, name, partition, objective, here)
+        first = None
+        if smaller:
+            small = smaller.restricted(own, name, partition) if own else smaller
+            first = _enumerated(scenario, small.space, name, partition, objective, small)
+        return _sampled(
+            scenario, here.space, name, partition, objective, rows, seed, trials, journal, progress, first
+        )
+
     outcomes = over_modes(modes, outcome_of, sizes, processes if journal is None else 1)
     used = sorted({outcome.method for outcome in outcomes})
     return SearchOutcome(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from afd_dse.cost.units import DecodeUnits, PrefillUnits, decode_units, prefill_
 from afd_dse.network.traffic import kv_transfer_seconds
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.rows import distinct_rows, join_rows, take_rows
-from afd_dse.search.descent import TPOT_MARGIN, Points, descend, refine
+from afd_dse.search.descent import TPOT_MARGIN, BoolArray, Points, descend, refine
 from afd_dse.search.layouts import Sharing, blocks, enumerate_layouts, expand
 from afd_dse.search.space import Grid
 from afd_dse.spec.cells import Partition, Phase
@@ -66,6 +67,21 @@ class DecodeSide:
         return result
 
 
+class Rivals(Protocol):
+    """What decode units have to compare with, whatever their size."""
+
+    def learn(self, units: DecodeUnits, candidates: Callable[[IntArray], Candidates]) -> None:
+        """Decode units [n] within all limits were found; ``candidates`` are those at some rows."""
+
+    def hopeless(self, tpot_s: FloatArray, requests_per_s: FloatArray, gpus: FloatArray) -> BoolArray:
+        """Whether units of ``gpus`` that are no faster and serve no more need not be looked at, [n]."""
+
+
+def units_apart(candidates: Candidates, units: DecodeUnits) -> DecodeSide:
+    """Units of which none is known to be another one under a smaller load."""
+    return DecodeSide(candidates, units, np.full(len(candidates), -1), len(candidates))
+
+
 def limits_of(scenario: Scenario) -> list[Limits]:
     """The limits to combine under; several when the (mean) request latency is limited."""
     slo, decode_tokens = scenario.slo, scenario.workload.osl - 1.0
@@ -101,6 +117,19 @@ def codes(keys: FloatArray) -> IntArray:
     return distinct_rows(list(keys.T))[1]
 
 
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """Layouts under a batch, by their number, and what they are as decode units; columns [n]."""
+
+    layout: IntArray
+    batch_size: FloatArray
+    units: DecodeUnits
+
+    def candidates(self, layouts: Candidates) -> Candidates:
+        """Them as candidates."""
+        return layouts.take(self.layout).replace(batch_size=self.batch_size)
+
+
 def tabulate_decode(
     scenario: Scenario,
     partition: Partition,
@@ -108,47 +137,71 @@ def tabulate_decode(
     progress: Callable[[int], None],
     *,
     whole: bool = False,
+    rivals: Rivals | None = None,
 ) -> DecodeSide:
     """Evaluate the decode units of ``partition`` over the batch grid, from coarse to fine.
 
     Unless the ``whole`` grid is asked for, batches are left out whose units others beat that take equal GPUs of every
-    pool and receive KV alike. A layout is given up above a batch that is clearly beyond memory or limits. Between the
-    last batch that holds them and the next one, the largest that holds is added.
+    pool and receive KV alike, or whose ``rivals`` leave no hope; of what these leave none the table holds nothing. A
+    layout is given up above a batch that is clearly beyond memory or limits. Between the last batch that holds them and
+    the next one, the largest that holds is added.
     """
     layouts = enumerate_layouts(scenario, partition, (Phase.DECODE,), grid)
-    limits = [limit.tpot_s for limit in limits_of(scenario)]
     if not len(layouts):
         return DecodeSide(layouts, decode_units(scenario, partition, layouts), np.zeros(0, dtype=np.int64), 0)
+    limits = [limit.tpot_s for limit in limits_of(scenario)]
     carried = layouts.number("decode_dp") / _slowest_transfer_s(scenario)
-    table: list[tuple[Candidates, DecodeUnits]] = []
-    layout: list[IntArray] = []
+    used = gpus_by_pool(
+        scenario, partition, {phase: Cut.of(layouts, phase) for phase in Phase}, (Phase.DECODE,)
+    )
+    table: list[_Tried] = []
 
     def at(rows: IntArray, batch_size: FloatArray) -> Points:
-        began = len(table)
-        layout.append(rows)
+        parts = []
         for block in blocks(layouts.take(rows).replace(batch_size=batch_size)):
-            table.append((block, decode_units(scenario, partition, block)))
+            parts.append(decode_units(scenario, partition, block))
             progress(len(block))
-        units = join_rows([part for _, part in table[began:]])
-        fits, rate = units.memory_slack >= 0.0, units.requests_per_s
-        holds, grows = (
-            fits & (units.tpot_s <= max(limits) * (1.0 + margin)) for margin in (0.0, TPOT_MARGIN)
-        )
+        units = join_rows(parts)
+        table.append(_Tried(rows, batch_size, units))
+        holds, grows = (_within(units, max(limits) * (1.0 + margin)) for margin in (0.0, TPOT_MARGIN))
+        if rivals is not None:
+            found = take_rows(table[-1], np.flatnonzero(_within(units, min(limits))))
+            rivals.learn(found.units, lambda some: take_rows(found, some).candidates(layouts))
         # Handing KV over may limit a unit: what its links carry at the slowest is certain.
+        rate = units.requests_per_s
         sure = np.minimum(rate, carried[rows])
         return Points(units.tpot_s, rate[:, None], sure[:, None], holds, grows)
 
-    cuts = {phase: Cut.of(layouts, phase) for phase in Phase}
-    used = gpus_by_pool(scenario, partition, cuts, (Phase.DECODE,))
+    def hopeless(rows: IntArray, tpot_s: FloatArray, rates: FloatArray) -> BoolArray:
+        return rivals.hopeless(tpot_s, rates[:, 0], used[rows].sum(axis=1)) if rivals else rows < 0
+
     alike = [used, ports(layouts, Phase.DECODE), layouts.integer("decode_attention_pool")]
     group = codes(np.column_stack(alike))
-    useful = refine(descend(grid.batch.values(), group, at, whole=whole), at, limits)
-    candidates = Candidates.concatenate([block for block, _ in table])
-    units = join_rows([part for _, part in table])
-    evaluated = len(candidates)
-    candidates, units = candidates.take(useful), take_rows(units, useful)
-    before = rows_before(np.concatenate(layout)[useful], candidates.number("batch_size"))
-    return DecodeSide(candidates, units, before, evaluated)
+    found = descend(grid.batch.values(), group, at, whole=whole, hopeless=hopeless)
+    useful = refine(found, at, limits)
+    evaluated = sum(len(tried.layout) for tried in table)
+    kept = take_rows(join_rows(table), useful)
+    if rivals is not None:
+        kept = take_rows(kept, _promising(kept, rivals, max(limits)))
+    before = rows_before(kept.layout, kept.batch_size)
+    return DecodeSide(kept.candidates(layouts), kept.units, before, evaluated)
+
+
+def _within(units: DecodeUnits, tpot_s: float) -> BoolArray:
+    """Whether units [n] fit into memory and are as fast as a TPOT."""
+    return (units.memory_slack >= 0.0) & (units.tpot_s <= tpot_s)
+
+
+def _promising(tried: _Tried, rivals: Rivals, tpot_s: float) -> IntArray:
+    """Rows within the limits that rivals leave some hope, and those before them; all where there is no such row.
+
+    A unit that is throttled is as fast as that before it at most.
+    """
+    units, before = tried.units, rows_before(tried.layout, tried.batch_size)
+    fastest_s = units.tpot_s[np.where(before >= 0, before, np.arange(len(before)))]
+    hopeless = rivals.hopeless(fastest_s, units.requests_per_s, units.gpus_by_pool.sum(axis=1))
+    rows = np.flatnonzero(_within(units, tpot_s) & ~hopeless)
+    return np.union1d(rows, before[rows][before[rows] >= 0]) if len(rows) else np.arange(len(before))
 
 
 def rows_before(layout: IntArray, batch: FloatArray) -> IntArray:

@@ -23,6 +23,7 @@ BUSY_LINKS = 0.25
 # Halvings of the utilisation for all prefill units, and for those that may still be best: 2⁻⁴⁴ in all.
 HALVINGS_OF_ALL = 8
 HALVINGS = 36
+_TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,9 @@ class Supplies:
         self._choices = _choices(scenario, side, _useful_prefill(side))
         self._by_strength = np.lexsort((-self._choices.capacity, self._choices.alike))
         self._known: dict[tuple[Limits, Receivers], Supply] = {}
+        taken = self._choices.gpus_by_pool.sum(axis=1) / np.maximum(self._choices.capacity, _TINY)
+        # GPUs that a request/s of prefill takes at least.
+        self.least_gpus_per_request = float(taken.min(initial=np.inf))
 
     def __call__(self, limit: Limits, to: Receivers) -> Supply:
         """Largest admissible request rate by prefill GPUs, for decode units that receive KV as ``to``."""

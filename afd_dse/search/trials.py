@@ -16,7 +16,7 @@ from afd_dse.rows import distinct_rows, join_rows
 from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import best_rates, best_scores, evaluated, narrowed, paired, probes
 from afd_dse.search.pool import Found, keep, scores
-from afd_dse.search.sides import DecodeSide, rows_before
+from afd_dse.search.sides import DecodeSide, rows_before, units_apart
 from afd_dse.search.supply import Supplies
 from afd_dse.search.surrogate import bent
 from afd_dse.spec.cells import Partition, Phase
@@ -116,7 +116,7 @@ class DecodeTrials:
         """Evaluate decode units [n]."""
         units = decode_units(self._scenario, self._partition, block)
         self._units.append((block, units))
-        side = _units_apart(block, units)
+        side = units_apart(block, units)
         rate = best_rates(self._scenario, self._supplies, side, self._objective)
         score = best_scores(self._scenario, self._supplies, side, self._objective)
         slack = np.ones((len(block), len(CONSTRAINTS)))
@@ -141,7 +141,7 @@ class DecodeTrials:
             np.ones(len(block)),
             gpus_by_pool(self._scenario, self._partition, cuts, (Phase.DECODE,)),
         )
-        side = _units_apart(block, units)
+        side = units_apart(block, units)
         rate = best_rates(self._scenario, self._supplies, side, self._objective)
         return speed * (rate > 0.0), rate * osl
 
@@ -168,11 +168,6 @@ class DecodeTrials:
         layout = distinct_rows(list(candidates.replace(batch_size=1.0).columns.values()))[1]
         before = rows_before(layout, candidates.number("batch_size"))
         return DecodeSide(candidates, units, before, len(candidates))
-
-
-def _units_apart(block: Candidates, units: DecodeUnits) -> DecodeSide:
-    """Units of which none is known to be another one under a smaller load."""
-    return DecodeSide(block, units, np.full(len(block), -1), 0)
 
 
 __all__ = ["DecodeTrials", "Deployments", "Measured", "Trials", "most_pairs"]
