@@ -46,9 +46,8 @@ class Prospects:
                 np.concatenate(pair)
                 for pair in zip(self._reached[mode], (side.units.tpot_s, found), strict=True)
             )
-            best = front(-tpot, per_gpu)[::-1]
-            order = np.argsort(tpot[best], kind="stable")
-            self._reached[mode] = tpot[best][order], per_gpu[best][order]
+            best = front(-tpot, per_gpu)
+            self._reached[mode] = tpot[best], per_gpu[best]
 
     def hopeless(
         self, tpot_s: FloatArray, requests_per_s: FloatArray, gpus: FloatArray

@@ -78,7 +78,7 @@ def staircase(
         for one in spaces:
             where = restricted(one, own, name)
             if size_of(scenario, where, partition) <= one.exhaustive_rows:
-                tables = UnitTables(scenario, where, progress) if own else plain[one.name]
+                tables = plain[one.name].restricted(own, name, partition) if own else plain[one.name]
                 return _mode(scenario, name, partition, one.name, tables)
         return ModeSteps(name, partition, None, 0, 0, None)
 
