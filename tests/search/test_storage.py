@@ -1,6 +1,7 @@
 """Studies in files and databases: who does which trials, what is left of a process that dies, what is refused."""
 
 import multiprocessing
+import os
 import sqlite3
 import threading
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+import sqlalchemy
 from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState
 
@@ -22,8 +24,27 @@ SPAWN = multiprocessing.get_context("spawn")
 DIRECTIONS = ("maximize",)
 
 
+# The URL of a database on a server that holds nothing else: its tables are dropped.
+SERVER = os.environ.get("AFD_DSE_DATABASE")
+KINDS = [
+    "journal",
+    "sqlite",
+    pytest.param("server", marks=pytest.mark.skipif(not SERVER, reason="AFD_DSE_DATABASE names no database")),
+]
+
+
 def reference(folder: Path, kind: str) -> str:
+    if kind == "server":
+        return emptied(str(SERVER))
     return f"sqlite:///{folder}/study.db" if kind == "sqlite" else str(folder / "study.journal")
+
+
+def emptied(url: str) -> str:
+    engine, tables = sqlalchemy.create_engine(url), sqlalchemy.MetaData()
+    tables.reflect(engine)
+    tables.drop_all(engine)
+    engine.dispose()
+    return url
 
 
 def completed(where: str) -> int:
@@ -137,7 +158,7 @@ def _hold(where: str, folder: str) -> None:
     draw(PD, 4, journal=where)
 
 
-@pytest.mark.parametrize("kind", ["journal", "sqlite"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_a_killed_process_held_is_done_by_the_one_that_remains(tmp_path: Path, kind: str) -> None:
     where = reference(tmp_path, kind)
     victim = SPAWN.Process(target=_hold, args=(where, str(tmp_path)))
@@ -162,8 +183,9 @@ def _draw(where: str, wanted: int, best: "multiprocessing.Queue[float]") -> None
     best.put(float(scores(CASE, "throughput_per_gpu", found).max()))
 
 
-def test_two_processes_end_with_the_same_answer_after_the_trials_asked_for(tmp_path: Path) -> None:
-    where = reference(tmp_path, "journal")
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "sqlite"])
+def test_two_processes_end_with_the_same_answer_after_the_trials_asked_for(tmp_path: Path, kind: str) -> None:
+    where = reference(tmp_path, kind)
     best: multiprocessing.Queue[float] = SPAWN.Queue()
     processes = [SPAWN.Process(target=_draw, args=(where, 300, best)) for _ in range(2)]
     for process in processes:
@@ -175,7 +197,7 @@ def test_two_processes_end_with_the_same_answer_after_the_trials_asked_for(tmp_p
     assert completed(where) == 300
 
 
-@pytest.mark.parametrize("kind", ["journal", "sqlite"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_study_goes_on_from_where_it_was(tmp_path: Path, kind: str) -> None:
     where = reference(tmp_path, kind)
     _, first = draw(PD, 20, journal=where)
@@ -210,6 +232,5 @@ def test_a_storage_that_cannot_be_used_is_bad_input(tmp_path: Path, text: str, w
 
 
 def test_a_driver_that_is_not_installed_is_named() -> None:
-    pytest.importorskip("sqlalchemy")
     with pytest.raises(InputError, match=r"its driver is not installed.*install the driver psycopg2"):
         open_storage("postgresql+psycopg2://user@localhost/studies")
