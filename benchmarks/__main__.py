@@ -169,7 +169,8 @@ def _report(facts: Mapping[str, Any], found: Sequence[Figure], out: Path | None,
 
 def _say_machine(console: Console, facts: Mapping[str, Any]) -> None:
     load, cores = facts["load"]["1 min"], facts["cores"]
-    console.print(f"{facts['processor']}, {cores} cores, Python {facts['python']}", highlight=False)
+    pace = f"a fixed piece of Python and numpy takes {facts['fixed_work_s']:.2f} s"
+    console.print(f"{facts['processor']}, {cores} cores, Python {facts['python']}; {pace}", highlight=False)
     if load > 0.25 * cores:
         text = f"The machine was busy (load {load:.1f} on {cores} cores): wall times are too long, ratios less so."
         console.print(text, style="yellow", highlight=False)

@@ -7,7 +7,13 @@ from benchmarks.figures import Figure, Target
 from benchmarks.page import BEGIN, END, PAGE, PICTURE, curves, renew, tables
 from benchmarks.table import document
 
-MACHINE = {"processor": "a processor", "cores": 2, "python": "3.11", "load": {"1 min": 0.1}}
+MACHINE = {
+    "processor": "a processor",
+    "cores": 2,
+    "python": "3.11",
+    "load": {"1 min": 0.1},
+    "fixed_work_s": 0.5,
+}
 
 
 def run(*figures: Figure) -> dict[str, Any]:
