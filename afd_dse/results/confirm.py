@@ -13,6 +13,7 @@ from afd_dse.results.layout import groups_of, label
 from afd_dse.results.result import Result
 from afd_dse.results.simulate import Options, simulator_of, traffic_of, why_not
 from afd_dse.results.words import number
+from afd_dse.rows import join_rows
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, partition_of, ranking
 from afd_dse.search.run import ModeOutcome, SearchOutcome
@@ -127,7 +128,7 @@ def _unconfirmed(
     ]
     if not leaders:
         return
-    for place in ranking(scenario, objective, Found.join([row for _, _, row in leaders])):
+    for place in ranking(scenario, objective, join_rows([row for _, _, row in leaders])):
         at, row, alone = leaders[int(place)]
         if (modes[at].name, _key(alone, 0)) not in passed:
             yield at, row

@@ -24,6 +24,7 @@ from afd_dse.results.proof import proof_of, proof_of_all
 from afd_dse.results.reasons import violated
 from afd_dse.results.table import candidate_table
 from afd_dse.results.words import constraint, number, percent
+from afd_dse.rows import join_rows
 from afd_dse.search.objective import TIE_TOLERANCE, Objective
 from afd_dse.search.pool import Found, near_misses, pareto_rows, ranking
 from afd_dse.search.run import ModeOutcome, SearchOutcome
@@ -106,7 +107,7 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
     """Turn what a search found into the answer of ``job``."""
     objective = job.search.objective
     parts = [(mode.name, mode.found) for mode in outcome.modes if mode.found is not None]
-    joined = Found.join([found for _, found in parts]) if parts else None
+    joined = join_rows([found for _, found in parts]) if parts else None
     names = [name for name, found in parts for _ in range(len(found))]
     written = {name: labels(scenario, found.candidates) for name, found in parts}
     all_labels = [text for texts in written.values() for text in texts]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import join_rows
 from afd_dse.search.crossing import last_true
 from afd_dse.search.pareto import front_by_group
 
@@ -55,11 +56,6 @@ class Points:
     def nothing(self) -> "Points":
         """No points, of as many rates."""
         return Points(*(getattr(self, name)[:0] for name in Points.__slots__))
-
-    @staticmethod
-    def join(parts: "Sequence[Points]") -> "Points":
-        """All points of ``parts``."""
-        return Points(*(np.concatenate([getattr(part, name) for part in parts]) for name in Points.__slots__))
 
 
 # Points of layouts [n] at batches [n].
@@ -117,7 +113,7 @@ class Descent:
 
     def joined(self, layout: IntArray, batch: FloatArray, more: Points) -> "Descent":
         """With further points that were evaluated."""
-        points, layouts = Points.join([self.points, more]), np.concatenate([self.layout, layout])
+        points, layouts = join_rows([self.points, more]), np.concatenate([self.layout, layout])
         new = len(self.layout) + np.flatnonzero(more.holds)
         fronts = []
         for number, front in enumerate(self.fronts):

@@ -11,7 +11,7 @@ from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.rows import ranges
+from afd_dse.rows import join_rows, ranges
 from afd_dse.search.crossing import evaluations, largest_holding
 from afd_dse.search.descent import TPOT_MARGIN, Points, descend, refine
 from afd_dse.search.layouts import blocks, enumerate_layouts, expand, sharings
@@ -91,20 +91,20 @@ def search_joint(
             points.append(points_of(objective, found))
             for fewer in _as_many_as_needed(scenario, found) if bounded else ():
                 worth_keeping(fewer)
-        return Points.join(points)
+        return join_rows(points)
 
     group = np.zeros(len(candidates), dtype=np.int64)
     steps = descend(batch, group, at, whole=bounded)
     if not bounded:
         refine(steps, at, [np.inf])
-    found = keep(scenario, objective, Found.join(kept), best=256)
+    found = keep(scenario, objective, join_rows(kept), best=256)
     if bounded:
         # What fewer replicas leave room for is not on the grid's steps.
         refined = refine_batch(scenario, objective, found, grid.batch.ratio)
         evaluated += evaluations(len(refined)) + len(refined)
-        found = Found.join([found, refined])
+        found = join_rows([found, refined])
     fewer = _fewer_replicas(scenario, objective, found)
-    return Found.join([found, fewer]), considered, evaluated + len(fewer)
+    return join_rows([found, fewer]), considered, evaluated + len(fewer)
 
 
 def points_of(objective: Objective, found: Found) -> Points:

@@ -167,7 +167,7 @@ def evaluated(scenario: Scenario, partition: Partition, pairs: Paired, objective
         found = _within_concurrency(scenario, found)
     if np.isfinite(scenario.slo.latency_s):
         # The limit was split at a few shares: what each pair could still do is found from its own latency.
-        found = Found.join([found, refine_batch(scenario, objective, found, LATENCY_REFINEMENT)])
+        found = join_rows([found, refine_batch(scenario, objective, found, LATENCY_REFINEMENT)])
     return found
 
 
@@ -360,7 +360,7 @@ def _within_concurrency(scenario: Scenario, found: Found) -> Found:
         lower = found.candidates.take(rows)
         lower = lower.replace(batch_size=lower.number("batch_size") / excess[rows] * RATE_MARGIN)
         rest = np.flatnonzero(~((excess > 1.0) & np.isfinite(excess)))
-        found = Found.join([found.take(rest), Found(lower, evaluate(scenario, lower))])
+        found = join_rows([found.take(rest), Found(lower, evaluate(scenario, lower))])
     return found
 
 

@@ -31,14 +31,6 @@ class Found:
         """The rows at ``rows``."""
         return Found(self.candidates.take(rows), self.evaluation.take(rows))
 
-    @staticmethod
-    def join(parts: list["Found"]) -> "Found":
-        """All rows of ``parts``."""
-        return Found(
-            Candidates.concatenate([part.candidates for part in parts]),
-            Evaluation.concatenate([part.evaluation for part in parts]),
-        )
-
 
 def simplicity(candidates: Candidates) -> FloatArray:
     """How complicated a layout is: groups first, then the degrees of its cuts. Smaller is simpler."""

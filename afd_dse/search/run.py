@@ -12,6 +12,7 @@ import numpy as np
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
+from afd_dse.rows import join_rows
 from afd_dse.search.count import deployments
 from afd_dse.search.joint import search_joint
 from afd_dse.search.layouts import layout_count, sharings
@@ -268,7 +269,7 @@ def _paired(
         evaluated += len(near)
         if len(near):
             misses = keep(scenario, objective, Found(near, evaluate(scenario, near)))
-            found = Found.join([found, misses]) if found else misses
+            found = join_rows([found, misses]) if found else misses
         elif found is None:
             note = _too_small(scenario, prefill, decode)
     return _outcome(scenario, objective, name, partition, found, considered, evaluated, "exhaustive", note)
@@ -313,7 +314,7 @@ def _sampled(
         start=start,
     )
     if first is not None and start is not None:
-        found = Found.join([start, found]) if found is not None else start
+        found = join_rows([start, found]) if found is not None else start
         evaluated += first.evaluated
     note = (
         f"{rows:,} candidates exceed the limit of {space.exhaustive_rows:,}"

@@ -13,6 +13,7 @@ from afd_dse.cost.columns import ALL_COLUMNS
 from afd_dse.cost.evaluation import CONSTRAINTS
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import join_rows
 from afd_dse.search.crossing import evaluations
 from afd_dse.search.encoding import LOAD_STEPS, SampledSpace
 from afd_dse.search.joint import refine_batch
@@ -218,7 +219,7 @@ def search_sampled(
         return start, evaluated
     refined = _refine(scenario, objective, found, sampled.batch_ratio, _refined(wanted))
     evaluated += evaluations(len(refined)) + len(refined)
-    return Found.join([part for part in (found, start, refined) if part]), evaluated
+    return join_rows([part for part in (found, start, refined) if part]), evaluated
 
 
 def trials_of(

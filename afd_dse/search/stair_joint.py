@@ -14,7 +14,7 @@ from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.rows import ranges
+from afd_dse.rows import join_rows, ranges
 from afd_dse.search.descent import Points, descend
 from afd_dse.search.joint import all_layouts, points_of, with_replicas
 from afd_dse.search.layouts import BLOCK_ROWS, blocks
@@ -68,11 +68,11 @@ def joint_steps(
             progress(len(found))
             kept.append(found.take(found.evaluation.feasible))
             points.append(points_of("total_throughput", found))
-        return Points.join(points)
+        return join_rows(points)
 
     # With fewer replicas a layout may hold its TTFT under loads that others beat with more: nothing is left out.
     descend(batch, np.zeros(len(candidates), dtype=np.int64), at, whole=True)
-    feasible = Found.join(kept)
+    feasible = join_rows(kept)
     if not len(feasible):
         return None, considered, computed
     units = _by_size(feasible)
@@ -151,7 +151,7 @@ class _Search:
         place = np.arange(len(ok)) - np.searchsorted(of[ok], of[ok])
         chosen = looked.take(ok[place < RAISED])
         found = self._raised(chosen, np.minimum(chosen.candidates.number("batch_size") * ratio, last))
-        return Found.join([chosen, found])
+        return join_rows([chosen, found])
 
     def _raised(self, chosen: Found, high: FloatArray) -> Found:
         """The rows at the batch up to ``high`` [n] with the largest rate that holds, of those tried.
@@ -206,4 +206,4 @@ class _Search:
             parts.append(Found(block, evaluate(self._scenario, block)))
         self.computed += len(rows)
         self._progress(len(rows))
-        return Found.join(parts)
+        return join_rows(parts)

@@ -61,7 +61,7 @@ def paired_steps(
     found = found.take(found.evaluation.feasible)
     if coupled and len(found):
         computed += evaluations(len(found)) + len(found)
-        found = Found.join([found, with_largest_batch(scenario, found.candidates, LATENCY_REFINEMENT)])
+        found = join_rows([found, with_largest_batch(scenario, found.candidates, LATENCY_REFINEMENT)])
     return (found if len(found) else None), computed
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
+from afd_dse.rows import join_rows
 from afd_dse.search.count import deployments
 from afd_dse.search.pool import Found, simplicity
 from afd_dse.search.run import NO_GRIDS, Progress, UnitTables, grid_of, over_modes, size_of
@@ -85,7 +86,7 @@ def staircase(
     sizes = {name: size_of(scenario, space, partition) for name, partition in modes}
     found = over_modes(modes, steps_of_mode, sizes, processes)
     parts = [(number, mode.found) for number, mode in enumerate(found) if mode.found is not None]
-    joined = Found.join([part for _, part in parts]) if parts else None
+    joined = join_rows([part for _, part in parts]) if parts else None
     mode_of = np.repeat([number for number, _ in parts], [len(part) for _, part in parts]).astype(np.int64)
     rows = np.zeros(0, dtype=np.int64) if joined is None else steps_of(joined)
     return Staircase(found, joined, mode_of, rows, space.name, _explanation(found, space))

@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 from scipy.special import ndtr
 
 from afd_dse.cost.columns import ALL_COLUMNS, EXPERT_POLICIES, POLICIES, Candidates
-from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.operators.latency import FloatArray
 
 # Values without an order are as far apart as so many octaves of a number.
 APART = 1.5
@@ -71,15 +71,6 @@ class Expected:
     mean: FloatArray
     doubt: FloatArray
     chance: FloatArray
-
-    @staticmethod
-    def join(parts: list["Expected"]) -> "Expected":
-        """One after the other."""
-        return Expected(*(np.concatenate([getattr(p, name) for p in parts]) for name in Expected.__slots__))
-
-    def at(self, rows: IntArray) -> "Expected":
-        """The candidates at ``rows``."""
-        return Expected(self.mean[rows], self.doubt[rows], self.chance[rows])
 
 
 class Surrogate:

@@ -99,7 +99,7 @@ class Deployments:
         """The front, the best and the near misses."""
         if not self._kept:
             return None, 0
-        return keep(self._scenario, self._objective, Found.join(self._kept), best=BEST), 0
+        return keep(self._scenario, self._objective, join_rows(self._kept), best=BEST), 0
 
 
 class DecodeTrials:
