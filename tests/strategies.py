@@ -74,9 +74,14 @@ def build(
     return scenario_from_job(load_job(job))
 
 
-@lru_cache(maxsize=64)
 def scenario(name: str = SCENARIOS[0]) -> Scenario:
     """A scenario of :data:`JOBS`, built once."""
+    return _scenario(name)
+
+
+# Apart from its default, with which a cache would hold two of the same.
+@lru_cache(maxsize=64)
+def _scenario(name: str) -> Scenario:
     return build(**JOBS[name])
 
 

@@ -1,5 +1,7 @@
 """Waiting for the busiest expert rank: its load over the mean one's, by routing, copies and placement policy."""
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,6 +32,7 @@ class ExpertLoads:
         self._popularity, self._topk, self._persistence = popularity, topk, persistence
         self.even = bool(np.ptp(popularity) <= 1e-12)
         self._curves: dict[tuple[int, int, int], FloatArray] = {}
+        self._placements: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
 
     def imbalance(
         self, tokens: FloatArray, ranks: IntArray, redundant: IntArray, policy: IntArray
@@ -67,14 +70,24 @@ class ExpertLoads:
         if policy == PREFETCH:
             levels = [self._levelled(ranks, redundant, seed) for seed in range(_PLACEMENTS)]
             return np.minimum(self._curve(ranks, redundant, HISTORY), np.mean(levels))
-        arguments = (_TOKENS, self._popularity, self._topk, ranks)
-        balanced = max_over_mean(*arguments, redundant=redundant, placement="balanced")
+        balanced, unaware = self._placed(ranks, redundant)
         if self.even:
             return balanced
-        unaware = max_over_mean(*arguments, redundant=redundant, placement="random")
         if policy == STATIC:
             return np.maximum(unaware, balanced)
         return np.asarray(balanced + (1.0 - self._persistence) * np.maximum(unaware - balanced, 0.0))
+
+    def _placed(self, ranks: int, redundant: int) -> tuple[FloatArray, FloatArray]:
+        """The curves of balanced experts and of experts placed at random, which several policies are made of."""
+        key = (ranks, redundant)
+        if key not in self._placements:
+            arguments = (_TOKENS, self._popularity, self._topk, ranks)
+            balanced = max_over_mean(*arguments, redundant=redundant, placement="balanced")
+            unaware = balanced
+            if not self.even:
+                unaware = max_over_mean(*arguments, redundant=redundant, placement="random")
+            self._placements[key] = balanced, unaware
+        return self._placements[key]
 
     def _levelled(self, ranks: int, redundant: int, seed: int) -> float:
         """Busiest over mean rank after copying, from the random placement ``seed``.
@@ -99,3 +112,9 @@ class ExpertLoads:
             held[full], held[empty] = held[full] - moved, held[empty] + moved
             free[empty] -= 1
         return float(held.max() * ranks / self._topk)
+
+
+@lru_cache(maxsize=64)
+def shared_loads(shares: tuple[float, ...], topk: int, persistence: float) -> ExpertLoads:
+    """One object for all scenarios of that routing: its curves take long, and are the same."""
+    return ExpertLoads(np.array(shares), topk, persistence)

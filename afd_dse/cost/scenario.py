@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from afd_dse.architecture.model import ModelArchitecture, MoeFfn, Quantization
-from afd_dse.cost.expert_barrier import ExpertLoads
+from afd_dse.cost.expert_barrier import ExpertLoads, shared_loads
 from afd_dse.cost.imbalance import LengthMoments, kv_load_moments
 from afd_dse.network.tiers import Tiers
 from afd_dse.operators.database import OperatorDatabase, shared_database
@@ -232,9 +232,8 @@ class Scenario:
         """The loads of expert ranks; None where the tables hold all skew that is asked for, or there are no experts."""
         if self.moe is None or self.workload.expert_distribution != UNIFORM:
             return None
-        given = self.workload.expert_popularity
-        popularity = np.array(given) if given else np.full(self.moe.experts, 1.0 / self.moe.experts)
-        return ExpertLoads(popularity, self.moe.topk, self.workload.expert_persistence)
+        shares = self.workload.expert_popularity or (1.0 / self.moe.experts,) * self.moe.experts
+        return shared_loads(shares, self.moe.topk, self.workload.expert_persistence)
 
     @property
     def decode_context(self) -> float:

@@ -28,7 +28,10 @@ def speed_of_light(op: str, table: pd.DataFrame, accelerator: Accelerator) -> Fl
         return None
     function, types = work
     result = np.zeros(len(table))
-    for dtypes in set(zip(*(table[name] for name in types), strict=True)) if types else {("bfloat16",)}:
+    kinds = (
+        table[list(types)].drop_duplicates().itertuples(index=False, name=None) if types else [("bfloat16",)]
+    )
+    for dtypes in kinds:
         rows = np.ones(len(table), dtype=bool)
         for name, dtype in zip(types, dtypes, strict=False):
             rows &= (table[name] == dtype).to_numpy(dtype=bool)

@@ -37,14 +37,22 @@ def in_a_process(*words: str | Path, **options: Any) -> "subprocess.CompletedPro
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)
 
 
-def test_optimize_answers_in_json_and_nothing_else_on_stdout(small: Path, tmp_path: Path) -> None:
-    done = run("optimize", small, "--json", "--out", tmp_path / "answer")
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The folder that ``optimize`` wrote, and what it said."""
+    folder = tmp_path_factory.mktemp("answered")
+    job = written(folder / "small.yaml", SMALL)
+    return folder / "answer", run("optimize", job, "--json", "--out", folder / "answer")
+
+
+def test_optimize_answers_in_json_and_nothing_else_on_stdout(answered: tuple[Path, Result]) -> None:
+    out, done = answered
     assert done.exit_code == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["best"]["label"] == answer().document["best"]["label"]
     assert done.stderr == ""
-    assert json.loads((tmp_path / "answer" / "result.json").read_text()) == document
-    assert sorted(path.name for path in (tmp_path / "answer").iterdir()) == [
+    assert json.loads((out / "result.json").read_text()) == document
+    assert sorted(path.name for path in out.iterdir()) == [
         "candidates.parquet", "pareto.csv", "report.html", "result.json",
     ]  # fmt: skip
 
@@ -124,19 +132,19 @@ def test_a_fault_of_ours_exits_with_1_and_hides_its_traceback_until_asked(
 
 
 def test_estimate_gives_the_numbers_of_the_answer_from_a_file_a_folder_and_stdin(
-    small: Path, tmp_path: Path
+    small: Path, answered: tuple[Path, Result]
 ) -> None:
-    assert run("optimize", small, "--out", tmp_path / "answer").exit_code == 0
-    document = json.loads((tmp_path / "answer" / "result.json").read_text())
+    out, _ = answered
+    document = json.loads((out / "result.json").read_text())
     best = document["best"]
     sources: list[tuple[list[str | Path], str | None, dict[str, Any]]] = [
-        ([tmp_path / "answer"], None, best),
-        ([tmp_path / "answer" / "result.json"], None, best),
+        ([out], None, best),
+        ([out / "result.json"], None, best),
         (["-"], json.dumps(best), best),
         (["-"], yaml.safe_dump(best), best),
-        ([tmp_path / "answer", "--rank", "2"], None, document["ranking"][1]),
-        ([tmp_path / "answer", "--mode", "afd"], None, document["best_per_mode"]["afd"]),
-        ([tmp_path / "answer", "--mode", "pd", "--rank", "1"], None, document["best_per_mode"]["pd"]),
+        ([out, "--rank", "2"], None, document["ranking"][1]),
+        ([out, "--mode", "afd"], None, document["best_per_mode"]["afd"]),
+        ([out, "--mode", "pd", "--rank", "1"], None, document["best_per_mode"]["pd"]),
     ]
     for words, stdin, expected in sources:
         done = run("estimate", small, *words, "--json", stdin=stdin)

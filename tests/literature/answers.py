@@ -18,7 +18,7 @@ LEFT_TO_THE_SCRIPT = {"M6", "C1-coding", "C1-agentic", "C2", "C3"}
 
 
 @lru_cache(maxsize=2)
-def answers(searched: bool) -> dict[str, dict[str, Any]]:
+def answers(searched: bool, /) -> dict[str, dict[str, Any]]:
     """Results of the rows that need a search, or of those that don't, by id."""
     rows = [row for row in read_rows(ROWS) if row.id not in LEFT_TO_THE_SCRIPT]
     return {row.id: run._result(row) for row in rows if (row.id in SEARCHED) == searched}

@@ -39,7 +39,7 @@ def answered(tmp_path: Path, **row: Any) -> dict[str, Any]:
 
 
 def test_every_published_row_without_a_search_is_as_published_or_known_to_differ() -> None:
-    found = answers(searched=False)
+    found = answers(False)
     wrong = {name: result["note"] for name, result in found.items() if not result["ok"]}
     assert set(wrong) == DIFFERING - SEARCHED - LEFT_TO_THE_SCRIPT, wrong
     assert len(found) == 89 - len(SEARCHED) - len(LEFT_TO_THE_SCRIPT)
@@ -54,7 +54,7 @@ def test_every_derived_row_is_as_the_formula_says_and_uses_all_its_inputs() -> N
 
 @pytest.mark.slow
 def test_every_searched_row_gets_an_answer_and_the_known_ones_differ() -> None:
-    found = answers(searched=True)
+    found = answers(True)
     assert [name for name, result in found.items() if result["ours"] is None] == []
     assert {name for name, result in found.items() if not result["ok"]} == DIFFERING & SEARCHED
 

@@ -26,17 +26,20 @@ TOO_SMALL = SMALL | {
 }
 
 
-@lru_cache(maxsize=8)
+# Remembered by the name alone: to a cache, a call without the default is another call than one with it.
+_job = lru_cache(maxsize=8)(lambda name: load_job(globals()[name]))
+_answer = lru_cache(maxsize=8)(lambda name: optimize(job(name)))
+_full = lru_cache(maxsize=8)(lambda name: analysed(job(name), answer(name)))
+
+
 def job(name: str = "SMALL") -> Job:
-    return load_job(globals()[name])
+    return _job(name)
 
 
-@lru_cache(maxsize=8)
 def answer(name: str = "SMALL") -> Result:
-    return optimize(job(name))
+    return _answer(name)
 
 
-@lru_cache(maxsize=8)
 def full(name: str = "SMALL") -> Result:
     """The answer with what a report adds to it."""
-    return analysed(job(name), answer(name))
+    return _full(name)

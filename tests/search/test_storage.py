@@ -187,14 +187,14 @@ def _draw(where: str, wanted: int, best: "multiprocessing.Queue[float]") -> None
 def test_two_processes_end_with_the_same_answer_after_the_trials_asked_for(tmp_path: Path, kind: str) -> None:
     where = reference(tmp_path, kind)
     best: multiprocessing.Queue[float] = SPAWN.Queue()
-    processes = [SPAWN.Process(target=_draw, args=(where, 300, best)) for _ in range(2)]
+    processes = [SPAWN.Process(target=_draw, args=(where, 150, best)) for _ in range(2)]
     for process in processes:
         process.start()
     answers = [best.get(timeout=120.0) for _ in processes]
     for process in processes:
         process.join()
     assert answers[0] == answers[1] > 0.0
-    assert completed(where) == 300
+    assert completed(where) == 150
 
 
 @pytest.mark.parametrize("kind", KINDS)
