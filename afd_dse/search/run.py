@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
@@ -302,17 +303,20 @@ def _sampled(
     from afd_dse.search.sampled import search_sampled
 
     start = first.found if first else None
-    found, evaluated = search_sampled(
-        scenario,
-        space,
-        partition,
-        objective,
-        seed=seed,
-        trials=trials,
-        journal=journal,
-        progress=lambda n: progress(name, n),
-        start=start,
-    )
+    # Matrices of a few hundred rows: a second thread costs more than it saves, and changes the last digits. Only here
+    # is SciPy loaded, which brings a BLAS of its own that limits set before do not know.
+    with threadpool_limits(1, user_api="blas"):
+        found, evaluated = search_sampled(
+            scenario,
+            space,
+            partition,
+            objective,
+            seed=seed,
+            trials=trials,
+            journal=journal,
+            progress=lambda n: progress(name, n),
+            start=start,
+        )
     if first is not None and start is not None:
         found = join_rows([start, found]) if found is not None else start
         evaluated += first.evaluated

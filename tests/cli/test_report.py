@@ -83,7 +83,10 @@ def test_bad_input_exits_with_2_and_writes_nothing(name: str, stored: Path) -> N
 
 def test_the_dashboard_says_where_it_is_serves_its_page_and_ends_with_an_interrupt(stored: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", "from afd_dse.cli import main; main()", "dashboard", str(stored)]
+    # A shell lets what it runs in the background ignore interrupts, and the tests pass that on.
+    attentive = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    script = f"{attentive}; from afd_dse.cli import main; main()"
+    command = [sys.executable, "-c", script, "dashboard", str(stored)]
     process = subprocess.Popen(
         [*command, "--port", "0", "--no-browser"],
         env=environment,
