@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks import answers, evaluator, growth, incumbent, start
 from benchmarks.figures import Figure, Options
 from benchmarks.jobs import MODELS, POOLS
-from benchmarks.process import machine
+from benchmarks.process import machine, machine_words
 from benchmarks.table import document, render
 
 GROUPS: Mapping[str, Callable[[Options], Iterator[Figure]]] = {
@@ -169,8 +169,7 @@ def _report(facts: Mapping[str, Any], found: Sequence[Figure], out: Path | None,
 
 def _say_machine(console: Console, facts: Mapping[str, Any]) -> None:
     load, cores = facts["load"]["1 min"], facts["cores"]
-    pace = f"a fixed piece of Python and numpy takes {facts['fixed_work_s']:.2f} s"
-    console.print(f"{facts['processor']}, {cores} cores, Python {facts['python']}; {pace}", highlight=False)
+    console.print(machine_words(facts), highlight=False)
     if load > 0.25 * cores:
         text = f"The machine was busy (load {load:.1f} on {cores} cores): wall times are too long, ratios less so."
         console.print(text, style="yellow", highlight=False)

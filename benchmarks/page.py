@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.process import ROOT
+from benchmarks.process import ROOT, machine_words
 from benchmarks.table import SIGNS, shown
 
 PAGE, PICTURE = ROOT / "docs" / "performance.md", ROOT / "docs" / "gallery" / "growth.png"
@@ -25,11 +25,7 @@ def tables(documents: Sequence[Mapping[str, Any]]) -> str:
 
 def _machine(facts: Mapping[str, Any]) -> str:
     load = facts["load"]["1 min"]
-    return (
-        f"{facts['processor']}, {facts['cores']} cores, Python {facts['python']};"
-        f" load before the run {load:.1f}, where 0 is an idle machine;"
-        f" a fixed piece of Python and numpy takes {facts['fixed_work_s']:.2f} s."
-    )
+    return f"{machine_words(facts)}; load before the run {load:.1f}, where 0 is an idle machine."
 
 
 def _line(figure: Mapping[str, Any]) -> str:

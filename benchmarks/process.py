@@ -150,6 +150,12 @@ def machine() -> dict[str, Any]:
     }
 
 
+def machine_words(facts: Mapping[str, Any]) -> str:
+    """The machine of :func:`machine` in one line."""
+    pace = f"a fixed piece of Python and numpy takes {facts['fixed_work_s']:.2f} s"
+    return f"{facts['processor']}, {facts['cores']} cores, Python {facts['python']}; {pace}"
+
+
 def _processor() -> str:
     import platform
 

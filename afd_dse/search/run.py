@@ -90,7 +90,9 @@ class UnitTables:
     def restricted(
         self, own: Mapping[str, Mapping[str, Any]], name: str, partition: Partition
     ) -> "UnitTables":
-        """Those of one partition in what ``own`` lists leave of the space."""
+        """Those of one partition in what ``own`` lists leave of the space; themselves where it lists nothing."""
+        if not own:
+            return self
         where = restricted(self.space, own, name)
         return UnitTables(self._scenario, where, self.progress, [partition], self._objective)
 
@@ -117,11 +119,11 @@ class UnitTables:
 
     def _rivals(self, split: bool) -> Prospects | None:
         """What decode units compare with, if they may be left out for others of another size."""
-        supplies = [self.prefill(p) for p in self._pairing if p.splits(Phase.DECODE) == split]
+        pairing = [partition for partition in self._pairing if partition.splits(Phase.DECODE) == split]
         coupled = np.isfinite(self._scenario.slo.latency_s)
-        if not supplies or coupled or self._objective != "throughput_per_gpu":
+        if not pairing or coupled or self._objective != "throughput_per_gpu":
             return None
-        return Prospects(self._scenario, supplies, self._objective)
+        return Prospects(self._scenario, [self.prefill(partition) for partition in pairing], self._objective)
 
 
 def search(
@@ -159,14 +161,14 @@ def search(
     )
 
     def outcome_of(name: str, partition: Partition) -> ModeOutcome:
-        own = grids.get(name)
-        here = tables.restricted(own, name, partition) if own else tables
+        own = grids.get(name, {})
+        here = tables.restricted(own, name, partition)
         rows = size_of(scenario, here.space, partition)
         if enumerates(rows):
             return _enumerated(scenario, here.space, name, partition, objective, here)
         first = None
         if smaller:
-            small = smaller.restricted(own, name, partition) if own else smaller
+            small = smaller.restricted(own, name, partition)
             first = _enumerated(scenario, small.space, name, partition, objective, small)
         return _sampled(
             scenario, here.space, name, partition, objective, rows, seed, trials, journal, progress, first

@@ -142,7 +142,7 @@ def tabulate_decode(
     """Evaluate the decode units of ``partition`` over the batch grid, from coarse to fine.
 
     Unless the ``whole`` grid is asked for, batches are left out whose units others beat that take equal GPUs of every
-    pool and receive KV alike, or whose ``rivals`` leave no hope; of what these leave none the table holds nothing. A
+    pool and receive KV alike, or that are hopeless beside ``rivals``; hopeless units are not in the table either. A
     layout is given up above a batch that is clearly beyond memory or limits. Between the last batch that holds them and
     the next one, the largest that holds is added.
     """
@@ -165,7 +165,7 @@ def tabulate_decode(
         table.append(_Tried(rows, batch_size, units))
         holds, grows = (_within(units, max(limits) * (1.0 + margin)) for margin in (0.0, TPOT_MARGIN))
         if rivals is not None:
-            found = take_rows(table[-1], np.flatnonzero(_within(units, min(limits))))
+            found = take_rows(table[-1], np.flatnonzero(holds))
             rivals.learn(found.units, lambda some: take_rows(found, some).candidates(layouts))
         # Handing KV over may limit a unit: what its links carry at the slowest is certain.
         rate = units.requests_per_s

@@ -12,7 +12,7 @@ from afd_dse.rows import join_rows
 from afd_dse.search.count import deployments
 from afd_dse.search.pool import Found, simplicity
 from afd_dse.search.run import NO_GRIDS, Progress, UnitTables, grid_of, over_modes, size_of
-from afd_dse.search.space import Space, load_space, restricted
+from afd_dse.search.space import Space, load_space
 from afd_dse.search.stair_joint import joint_steps
 from afd_dse.search.stair_pairs import paired_steps
 from afd_dse.search.stair_steps import steps
@@ -77,9 +77,8 @@ def staircase(
     def steps_of_mode(name: str, partition: Partition) -> ModeSteps:
         own = grids.get(name, {})
         for one in spaces:
-            where = restricted(one, own, name)
-            if size_of(scenario, where, partition) <= one.exhaustive_rows:
-                tables = plain[one.name].restricted(own, name, partition) if own else plain[one.name]
+            tables = plain[one.name].restricted(own, name, partition)
+            if size_of(scenario, tables.space, partition) <= one.exhaustive_rows:
                 return _mode(scenario, name, partition, one.name, tables)
         return ModeSteps(name, partition, None, 0, 0, None)
 
