@@ -22,6 +22,7 @@ _OBJECTIVES = {
     "usd_per_mtok": ("least cost per token", "usd_per_mtok", 1),
     "fewest_gpus": ("fewest GPUs", "gpus", 1),
 }
+_LARGEST_SPACE = "wide"
 _NARROW = 90  # columns below which the table of modes leaves the cost to the card
 
 
@@ -169,6 +170,11 @@ def cluster_text(best: Mapping[str, Any], job: Mapping[str, Any]) -> str:
     )
 
 
+def _names_smaller_space(job: Mapping[str, Any]) -> bool:
+    """Whether a job searches a space of the package that a larger one contains."""
+    return job["search"]["space"] in ("quick", "default")
+
+
 def _print_next(out: Console, document: Mapping[str, Any], job: str, written: Sequence[Path]) -> None:
     heading(out, "Next")
     rows: list[tuple[str, str]] = []
@@ -183,6 +189,9 @@ def _print_next(out: Console, document: Mapping[str, Any], job: str, written: Se
         rows.append(
             (f"afd-dse optimize {name} --out {where}", "write result.json, pareto.csv, report.html, …")
         )
+    if not document["best"] and _names_smaller_space(document["job"]):
+        words = "any size, context and pipeline parallelism, redundant experts: perhaps something is feasible"
+        rows.append((f"afd-dse optimize {name} --space {_LARGEST_SPACE}", words))
     if document["best"] or document["nearest_misses"]:
         rows.append((f"afd-dse estimate {name} {where}", "where the time goes, operator by operator"))
     others = [

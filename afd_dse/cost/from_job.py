@@ -23,7 +23,7 @@ from afd_dse.spec.workload import Workload as Asked
 
 INFINITE = float("inf")
 _JUDGED: tuple[Metric, Metric] = ("tpot", "ttft")
-_NOT_NUMBERS = ("source", "launches", "prefill_first", "packed_latent")
+_NOT_NUMBERS = ("source", "launches", "context_parallel", "prefill_first", "packed_latent")
 
 
 @lru_cache(maxsize=1)
@@ -36,6 +36,7 @@ def _profiles() -> dict[str, FrameworkProfile]:
                 name,
                 prefill_first=bool(entry["prefill_first"]),
                 launches=dict(entry["launches"]),
+                context_parallel=dict(entry["context_parallel"]),
                 **{key: float(value) for key, value in entry.items() if key not in _NOT_NUMBERS},
                 packed_latent=bool(entry["packed_latent"]),
             )

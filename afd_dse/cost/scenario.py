@@ -41,7 +41,8 @@ class FrameworkProfile:
     The KV cache: pages of ``block_tokens``; ``window_share`` of a full layer's tokens that a windowed layer keeps at
     least; ``packed_latent`` whether an fp8 cache of DSA has FlashMLA's packed layout; ``held_output_share`` of a
     sequence's output for which a running one holds pages on average (1: reserved as a whole). ``launches`` partitions
-    (canonical text) that a release can run, with what it takes.
+    (canonical text) that a release can run, with what it takes, and ``context_parallel`` phases, likewise, in which it
+    spreads a sequence over several GPUs.
     """
 
     name: str
@@ -60,6 +61,7 @@ class FrameworkProfile:
     default_reserve_bytes: float
     default_reserve_bytes_per_token: float
     launches: Mapping[str, str] = field(default_factory=dict)
+    context_parallel: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.spec.cells import PARTITIONS, Partition
 from afd_dse.spec.suggest import choose
 
+# What is launched without conditions.
+RELEASED = "released"
+
 
 def policy_name(partition: Partition, code: int) -> str | None:
     """How the phases of a deployment share GPUs; None where none serves both."""
@@ -44,12 +47,20 @@ def policy_code(partition: Partition, name: str) -> tuple[int, str, str]:
 
 
 def launchable(scenario: Scenario, candidates: Candidates, row: int) -> str | None:
-    """What the framework's release needs to run a candidate; None where it can't.
+    """What the framework's release needs to run a candidate, :data:`RELEASED` if nothing; None where it can't.
 
     No release shares GPUs by tiles, or copies experts while it serves.
     """
-    one = candidates.take(np.array([row]))
+    one, framework = candidates.take(np.array([row])), scenario.framework
     copies = [copies_experts(one.integer(f"{phase}_expert_policy")).any() for phase in PHASES]
     if (one.integer("policy") == TILE_SHARED).any() or any(copies):
         return None
-    return scenario.framework.launches.get(PARTITIONS[int(candidates.integer("partition")[row])].text)
+    spread = [phase for phase in PHASES if one.integer(f"{phase}_cp")[0] > 1]
+    needs = [
+        framework.launches.get(PARTITIONS[int(one.integer("partition")[0])].text),
+        *(framework.context_parallel.get(phase) for phase in spread),
+    ]
+    if None in needs:
+        return None
+    conditions = [text for text in needs if text and text != RELEASED]
+    return "; ".join(conditions) or RELEASED

@@ -19,7 +19,7 @@ from afd_dse.operators.latency import IntArray
 from afd_dse.results.breakdown import kind_words
 from afd_dse.results.deployment import Deployment, deployment_of, finite, types_of
 from afd_dse.results.layout import labels
-from afd_dse.results.policies import launchable
+from afd_dse.results.policies import RELEASED, launchable
 from afd_dse.results.proof import proof_of, proof_of_all
 from afd_dse.results.reasons import violated
 from afd_dse.results.table import candidate_table
@@ -31,7 +31,6 @@ from afd_dse.search.run import ModeOutcome, SearchOutcome
 from afd_dse.spec.job import Job, job_warnings
 
 FEASIBLE, INFEASIBLE, NO_LAYOUT = "feasible", "infeasible", "no_layout"
-RELEASED = "released"
 RANKED = 10  # distinct layouts listed over all modes
 RANKED_PER_MODE = 5
 # From this share of guessed time on a warning says so.
@@ -314,9 +313,9 @@ def launch_warning(framework: str, best: Deployment | None, runnable: Deployment
         return []
     if best["launchable"] is not None:
         return [f"{framework} runs {best['mode']} only with conditions: {best['launchable']}"]
-    text = f"no release of {framework} runs {best['mode']} today"
+    text = f"no release of {framework} runs {best['label']} ({best['mode']}) today"
     if runnable is None:
-        return [f"{text}, and no mode that it runs is feasible among those searched"]
+        return [f"{text}, and nothing that it runs is feasible among what was searched"]
     return [
         f"{text}; the best that it runs is {runnable['label']} ({runnable['mode']}) with "
         f"{number(runnable['tokens_per_s_per_gpu'])} tokens/s per GPU"

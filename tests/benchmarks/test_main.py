@@ -23,7 +23,7 @@ def test_a_quick_run_measures_the_evaluator_and_its_blocks_equal_single_estimate
     assert document == json.loads(out.read_text(encoding="utf-8"))
     figures = {figure["name"]: figure for figure in document["figures"]}
     rates = [figure for name, figure in figures.items() if name.startswith("deployments on one core")]
-    assert len(rates) == 8
+    assert len(rates) == 4
     for rate in rates:
         assert rate["rows"] == [20_000]
         # Slower than this even a laptop is not: a candidate at a time would take a hundred times as long.

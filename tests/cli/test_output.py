@@ -64,6 +64,7 @@ def test_an_infeasible_job_lists_what_would_have_worked() -> None:
     assert "Recommended" not in text
     for miss in answer("IMPOSSIBLE").nearest_misses:
         assert miss["reason"] in " ".join(text.split())
+    assert "afd-dse optimize job.yaml --space wide" in text
 
 
 def test_written_files_are_named(tmp_path: Path) -> None:

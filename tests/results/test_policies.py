@@ -5,9 +5,9 @@ import pytest
 
 from afd_dse.cost.columns import CHUNKED, PRIORITIZED, TILE_SHARED
 from afd_dse.cost.expert_barrier import HISTORY, PREFETCH
-from afd_dse.results.policies import launchable, policy_code, policy_name
+from afd_dse.results.policies import RELEASED, launchable, policy_code, policy_name
 from afd_dse.spec.cells import PARTITIONS, parse_partition
-from tests.strategies import layout, scenario
+from tests.strategies import build, layout, scenario
 
 SHARED_EXPERTS, PD = parse_partition("PA | DA | PF DF"), parse_partition("PA PF | DA DF")
 
@@ -53,3 +53,22 @@ def test_no_release_shares_by_tiles_or_copies_experts_while_it_serves() -> None:
     assert launchable(case, one, 0) is not None
     assert launchable(case, one.replace(policy=TILE_SHARED), 0) is None
     assert launchable(case, one.replace(decode_expert_policy=PREFETCH), 0) is None
+
+
+@pytest.mark.parametrize(
+    ("framework", "prefill", "decode"),
+    [("trtllm", False, True), ("sglang", True, True), ("vllm", False, True)],
+)
+def test_a_sequence_is_spread_over_gpus_in_the_phases_in_which_a_release_can(
+    framework: str, prefill: bool, decode: bool
+) -> None:
+    case = build(pools=[{"name": "main", "accelerator": "h200", "count": 64}], framework=framework)
+    one = layout(case, PD, np.random.default_rng(0), plain=True)
+    one = one.replace(prefill_cp=1, decode_cp=1)
+    assert launchable(case, one, 0) == RELEASED
+    for phase, possible in (("prefill", prefill), ("decode", decode)):
+        words = launchable(case, one.replace(**{f"{phase}_cp": 4}), 0)
+        assert (words is not None) == possible
+        assert words != RELEASED
+    both = launchable(case, one.replace(prefill_cp=4, decode_cp=4), 0)
+    assert (both is not None) == (prefill and decode)
