@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import product
 
 import numpy as np
@@ -26,6 +27,7 @@ def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: 
     """Every way to cut one group that holds ``attention`` and/or ``ffn``; ``alone`` when the unit is this one group."""
     sizes = grid.gpus if attention else grid.ffn_gpus
     dense = scenario.moe is None
+    policies = cache(partial(_expert_policies, scenario, grid))
     rows: list[tuple[int, ...]] = []
     for pool, spec in enumerate(scenario.pools):
         domain = spec.accelerator.scale_up_gpus
@@ -54,7 +56,7 @@ def _options(scenario: Scenario, grid: Grid, attention: bool, ffn: bool, alone: 
                 (pool, tp, dp, cp, pp, moe_tp, stage // moe_tp, redundant, policy, size)
                 for moe_tp in grid.moe_tp
                 if stage % moe_tp == 0 and moe_tp <= domain
-                for policy in _expert_policies(scenario, grid, stage // moe_tp, redundant)
+                for policy in policies(stage // moe_tp, redundant)
             )
     table = np.array(rows, dtype=np.int64).reshape(-1, len(_OPTION))
     columns = {name: table[:, number] for number, name in enumerate(_OPTION)}

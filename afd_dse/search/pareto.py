@@ -8,7 +8,7 @@ import numpy.typing as npt
 from afd_dse.operators.latency import FloatArray, IntArray
 
 # Rows that are compared with those kept so far at once.
-CHUNK = 256
+CHUNK = 128
 # Of more rows than this every so-manieth is looked at first: most others are beaten by those.
 MANY, SAMPLED = 20_000, 32
 
@@ -42,22 +42,24 @@ def non_dominated(columns: FloatArray) -> npt.NDArray[np.bool_]:
     """
     order = np.lexsort(tuple(-columns[:, k] for k in reversed(range(columns.shape[1]))))
     mask = np.zeros(len(columns), dtype=bool)
-    kept = columns[:0]
-    # Only rows that come before a row in this order can beat it: those kept so far, and those of its own chunk.
+    # Only rows that come before a row in this order can beat it, and those are as large in the first column.
+    ranked = np.ascontiguousarray(columns[order, 1:].T)
+    kept = ranked[:, :0]
     for start in range(0, len(order), CHUNK):
-        rows = order[start : start + CHUNK]
-        rows = rows[~_beaten(kept, columns[rows]).any(axis=0)]
-        rows = rows[~np.triu(_beaten(columns[rows], columns[rows]), 1).any(axis=0)]
-        mask[rows] = True
-        kept = np.concatenate([kept, columns[rows]])
+        chunk = ranked[:, start : start + CHUNK]
+        left = np.flatnonzero(~_beaten(kept, chunk).any(axis=0))
+        chunk = chunk[:, left]
+        unbeaten = ~np.triu(_beaten(chunk, chunk), 1).any(axis=0)
+        mask[order[start + left[unbeaten]]] = True
+        kept = np.concatenate([kept, chunk[:, unbeaten]], axis=1)
     return mask
 
 
 def _beaten(by: FloatArray, rows: FloatArray) -> npt.NDArray[np.bool_]:
-    """Whether each row of ``by`` is at least as large as each of ``rows`` in every column, [by, rows]."""
-    result = np.ones((len(by), len(rows)), dtype=bool)
-    for column in range(rows.shape[1]):
-        result &= by[:, column, None] >= rows[None, :, column]
+    """Whether each of ``by`` [k, m] is at least as large as each of ``rows`` [k, n] in every column, [m, n]."""
+    result = np.ones((by.shape[1], rows.shape[1]), dtype=bool)
+    for mine, theirs in zip(by, rows, strict=True):
+        result &= mine[:, None] >= theirs
     return result
 
 

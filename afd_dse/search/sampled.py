@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
-from scipy.stats import qmc
 
 from afd_dse.cost.columns import ALL_COLUMNS
 from afd_dse.cost.evaluation import CONSTRAINTS
@@ -275,12 +274,20 @@ def _beginning(
     """Canonical parameter sets that a study begins with: what a smaller space found, then a Latin hypercube."""
     rng = np.random.default_rng(seed)
     spread = max(min(round(SPREAD * wanted), MOST_SPREAD), 1)
-    unit = qmc.LatinHypercube(len(space.sizes), rng=rng).random(spread)
-    anywhere = space.drawn((unit * space.sizes).astype(np.int64), rng)
+    anywhere = space.drawn(_latin_hypercube(space.sizes, spread, rng), rng)
     if start is None:
         return list(anywhere)
     rows = np.concatenate([ranking(scenario, objective, start)[:STARTS], pareto_rows(start)[:STARTS]])
     return [*space.encode(start.candidates.take(np.unique(rows))), *anywhere]
+
+
+def _latin_hypercube(sizes: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+    """Parameter sets [count, parameters] whose values of each parameter, of so many ``sizes``, are evenly spread.
+
+    Here, since to import ``scipy.stats`` for it takes longer than to evaluate a generation.
+    """
+    strata = rng.permuted(np.tile(np.arange(count), (len(sizes), 1)), axis=1).T
+    return ((strata + rng.random(strata.shape)) / count * sizes).astype(np.int64)
 
 
 def _take_in(study: optuna.Study, archive: _Archive, crew: Crew) -> None:
