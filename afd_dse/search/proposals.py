@@ -47,11 +47,16 @@ class Front:
 
     def gain(self, speed: FloatArray, throughput: FloatArray) -> FloatArray:
         """Area that each point [n] would add to what the front dominates, from the slowest speed on."""
-        beyond = np.clip(speed - (self.speed[0] if len(self.speed) else self.slowest), 0.0, None)
-        slower = np.append(self.speed[1:], self.slowest)
-        width = np.clip(np.minimum(speed[:, None], self.speed) - slower[: len(self.speed)], 0.0, None)
-        inside = (width * np.clip(throughput[:, None] - self.throughput, 0.0, None)).sum(axis=1)
-        result: FloatArray = inside + beyond * throughput
+        # The front as a staircase: from each edge to the next faster one it is so high, and has so much area before.
+        edges, height = np.append(self.slowest, self.speed[::-1]), np.append(self.throughput[::-1], 0.0)
+        before = np.append(0.0, np.cumsum(np.diff(edges) * height[:-1]))
+        # A point reaches above the front from the first step on that is no higher.
+        step = np.searchsorted(-height, -throughput)
+        start = edges[step]
+        reached = np.maximum(speed, start)
+        last = np.searchsorted(edges, reached, side="right") - 1
+        below = before[last] - before[step] + (reached - edges[last]) * height[last]
+        result: FloatArray = np.maximum(throughput * (reached - start) - below, 0.0)
         return result
 
     def expected_gain(self, expected: Expected, chances: Candidates, reach: Reach) -> FloatArray:
