@@ -71,13 +71,13 @@ class _Part:
 
 def _parts(scenario: Scenario, space: Space, partition: Partition) -> list[_Part]:
     if partition.is_joint:
-        grid = space.whole if len(partition.groups) == 1 else space.shared
-        return [_Part(scenario, tuple(Phase), list(partition.groups), grid)]
+        groups, grid = list(partition.groups), space.grid(partition, Phase.DECODE)
+        return [_Part(scenario, tuple(Phase), groups, grid)]
     parts = []
     for phase in Phase:
         cells = {ATTENTION_CELL[phase], FFN_CELL[phase]}
         groups = [group for group in partition.groups if cells & set(group)]
-        parts.append(_Part(scenario, (phase,), groups, space.split if len(groups) > 1 else space.whole))
+        parts.append(_Part(scenario, (phase,), groups, space.grid(partition, phase)))
     return parts
 
 

@@ -30,14 +30,14 @@ def pair_count(prefill_gpus: FloatArray, decode_gpus: FloatArray, limit: int) ->
 def deployments(scenario: Scenario, space: Space, partition: Partition) -> int:
     """Deployments of ``partition``: layouts × loads or chunks × replicas that fit × ways to share."""
     if partition.is_joint:
-        grid = space.whole if len(partition.groups) == 1 else space.shared
+        grid = space.grid(partition, Phase.DECODE)
         layouts = enumerate_layouts(scenario, partition, tuple(Phase), grid)
         replicas = int(most_replicas(scenario, partition, layouts).sum()) if len(layouts) else 0
         ways = len(sharings(grid, partition))
         return replicas * len(grid.chunk_tokens) * len(grid.batch.values()) * ways
     sizes = []
     for phase in Phase:
-        grid = space.split if partition.splits(phase) else space.whole
+        grid = space.grid(partition, phase)
         layouts = enumerate_layouts(scenario, partition, (phase,), grid)
         name = PHASES[phase]
         gpus = layouts.number(f"{name}_tp") * layouts.number(f"{name}_dp")

@@ -61,11 +61,11 @@ class _Group:
 
 def _options(scenario: Scenario, space: Space, partition: Partition) -> tuple[GroupOptions, Grid]:
     """What is sampled: whole units where some group serves both phases, otherwise decode units."""
-    if partition.is_joint:
-        grid = space.whole if len(partition.groups) == 1 else space.shared
-        return group_options(scenario, partition, tuple(Phase), grid), grid
-    grid = space.split if partition.splits(Phase.DECODE) else space.whole
-    return group_options(scenario, partition, (Phase.DECODE,), grid), grid
+    phases, grid = (
+        tuple(Phase) if partition.is_joint else (Phase.DECODE,),
+        space.grid(partition, Phase.DECODE),
+    )
+    return group_options(scenario, partition, phases, grid), grid
 
 
 def _group(

@@ -24,7 +24,7 @@ from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.proof import Proof, enumerated, explained, sampled
 from afd_dse.search.prospects import Prospects
 from afd_dse.search.sides import DecodeSide, PrefillSide, tabulate_decode, tabulate_prefill
-from afd_dse.search.space import Grid, Space, load_space, restricted
+from afd_dse.search.space import Space, load_space, restricted
 from afd_dse.search.supply import Supplies
 from afd_dse.spec.cells import Partition, Phase
 
@@ -99,19 +99,17 @@ class UnitTables:
     def prefill(self, partition: Partition) -> Supplies:
         split = partition.splits(Phase.PREFILL)
         if split not in self._prefill:
-            grid = self.space.split if split else self.space.whole
-            side = tabulate_prefill(self._scenario, partition, grid)
+            side = tabulate_prefill(self._scenario, partition, self.space.grid(partition, Phase.PREFILL))
             self._prefill[split] = Supplies(self._scenario, side)
         return self._prefill[split]
 
     def decode(self, partition: Partition) -> DecodeSide:
         split = partition.splits(Phase.DECODE)
         if split not in self._decode:
-            grid = self.space.split if split else self.space.whole
             self._decode[split] = tabulate_decode(
                 self._scenario,
                 partition,
-                grid,
+                self.space.grid(partition, Phase.DECODE),
                 lambda rows: self.progress("decode units", rows),
                 rivals=self._rivals(split),
             )
@@ -222,21 +220,16 @@ def _enumerated(
     return _paired(scenario, name, partition, objective, tables)
 
 
-def grid_of(space: Space, partition: Partition) -> Grid:
-    """The grid that a joint partition is searched on."""
-    return space.whole if len(partition.groups) == 1 else space.shared
-
-
 def size_of(scenario: Scenario, space: Space, partition: Partition) -> int:
     """Rows that an exhaustive search of ``partition`` evaluates: layouts × loads; pairs are counted as their sides."""
     total = 0
     if partition.is_joint:
-        grid = grid_of(space, partition)
+        grid = space.grid(partition, Phase.DECODE)
         ways = len(sharings(grid, partition))
         layouts = layout_count(scenario, partition, tuple(Phase), grid)
         return layouts * len(grid.batch.values()) * len(grid.chunk_tokens) * ways
     for phase in Phase:
-        grid = space.split if partition.splits(phase) else space.whole
+        grid = space.grid(partition, phase)
         layouts = layout_count(scenario, partition, (phase,), grid)
         total += layouts * len(grid.chunk_tokens if phase == Phase.PREFILL else grid.batch.values())
     return total
@@ -250,8 +243,9 @@ def _joint(
     objective: Objective,
     progress: Progress,
 ) -> ModeOutcome:
+    grid = space.grid(partition, Phase.DECODE)
     found, considered, evaluated = search_joint(
-        scenario, partition, grid_of(space, partition), objective, lambda rows: progress(name, rows)
+        scenario, partition, grid, objective, lambda rows: progress(name, rows)
     )
     return _outcome(scenario, objective, name, partition, found, considered, evaluated, "exhaustive", "")
 

@@ -233,10 +233,9 @@ def trials_of(
     """What the trials are, and how many evaluations preparing them took; None where no prefill unit fits."""
     if partition.is_joint:
         return Deployments(scenario, partition, objective), 0
-    grid = space.split if partition.splits(Phase.PREFILL) else space.whole
     rows = _prefill_rows(wanted)
     pairs = None if start is None else start.candidates
-    prefill = sample_prefill(scenario, partition, grid, rows, seed, pairs)
+    prefill = sample_prefill(scenario, partition, space.grid(partition, Phase.PREFILL), rows, seed, pairs)
     if not len(prefill.candidates):
         return None, 0
     supplies = Supplies(scenario, prefill)

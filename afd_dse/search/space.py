@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.operators.latency import FloatArray
 from afd_dse.resources import data_root, parse_yaml
+from afd_dse.spec.cells import Partition, Phase
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -100,6 +101,12 @@ class Space(BaseModel):
     shared: Grid
     exhaustive_rows: Positive
     start: str | None = None
+
+    def grid(self, partition: Partition, phase: Phase) -> Grid:
+        """The grid of the units of ``phase``; of whole deployments where some group serves both phases."""
+        if partition.is_joint:
+            return self.whole if len(partition.groups) == 1 else self.shared
+        return self.split if partition.splits(phase) else self.whole
 
 
 def restricted(space: Space, grids: Mapping[str, Mapping[str, Any]], name: str) -> Space:

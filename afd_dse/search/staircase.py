@@ -11,12 +11,12 @@ from afd_dse.operators.latency import IntArray
 from afd_dse.rows import join_rows
 from afd_dse.search.count import deployments
 from afd_dse.search.pool import Found, simplicity
-from afd_dse.search.run import NO_GRIDS, Progress, UnitTables, grid_of, over_modes, size_of
+from afd_dse.search.run import NO_GRIDS, Progress, UnitTables, over_modes, size_of
 from afd_dse.search.space import Space, load_space
 from afd_dse.search.stair_joint import joint_steps
 from afd_dse.search.stair_pairs import paired_steps
 from afd_dse.search.stair_steps import steps
-from afd_dse.spec.cells import Partition
+from afd_dse.spec.cells import Partition, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def staircase(
 
 def _mode(scenario: Scenario, name: str, partition: Partition, space: str, tables: UnitTables) -> ModeSteps:
     if partition.is_joint:
-        grid = grid_of(tables.space, partition)
+        grid = tables.space.grid(partition, Phase.DECODE)
         found, considered, evaluated = joint_steps(
             scenario, partition, grid, lambda rows: tables.progress(name, rows)
         )

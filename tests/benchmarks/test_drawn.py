@@ -90,7 +90,7 @@ def test_a_walk_takes_every_batch_and_fewer_replicas_of_what_it_comes_to(partiti
     columns = table(found)
     rest = columns.drop(columns=["batch_size", "prefill_replicas", "decode_replicas"])
     first = columns[(rest == rest.iloc[0]).all(axis=1)]
-    grid = space.shared if kind.is_joint and len(kind.groups) > 1 else space.whole
+    grid = space.grid(kind, Phase.DECODE)
     if not kind.splits(Phase.DECODE) or kind.is_joint:
         assert (first.groupby("decode_replicas")["batch_size"].nunique() == len(grid.batch.values())).all()
     assert sorted(first["decode_replicas"].unique()) == [*range(1, first["decode_replicas"].max() + 1)]

@@ -9,7 +9,7 @@ from afd_dse.search.pool import Found, pareto_rows, ranking
 from afd_dse.search.prospects import NEAR, Prospects
 from afd_dse.search.sides import DecodeSide, tabulate_decode, tabulate_prefill, units_apart
 from afd_dse.search.supply import Supplies
-from afd_dse.spec.cells import Partition, parse_partition
+from afd_dse.spec.cells import Partition, Phase, parse_partition
 from tests.strategies import build, space
 
 WHERE = space(
@@ -40,7 +40,7 @@ def supplies_of(case: Scenario, partition: Partition) -> Supplies:
 def table(
     case: Scenario, partition: Partition, rivals: Prospects | None, *, whole: bool = False
 ) -> DecodeSide:
-    grid = WHERE.split if len(partition.groups) > 2 else WHERE.whole
+    grid = WHERE.grid(partition, Phase.DECODE)
     return tabulate_decode(case, partition, grid, lambda rows: None, whole=whole, rivals=rivals)
 
 

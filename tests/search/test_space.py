@@ -6,6 +6,7 @@ import yaml
 
 from afd_dse.errors import InputError
 from afd_dse.search.space import BatchGrid, load_space
+from afd_dse.spec.cells import Phase, parse_partition
 from tests.strategies import space
 
 
@@ -76,3 +77,22 @@ def test_a_file_that_is_no_space_is_refused(tmp_path: Path, text: str) -> None:
 def test_an_unknown_space_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InputError, match="default"):
         load_space("no-such-space")
+
+
+@pytest.mark.parametrize(
+    ("partition", "prefill", "decode"),
+    [
+        ("PA PF DA DF", "whole", "whole"),
+        ("PA PF | DA DF", "whole", "whole"),
+        ("PA PF | DA | DF", "whole", "split"),
+        ("PA | PF | DA DF", "split", "whole"),
+        ("PA DA | PF DF", "shared", "shared"),
+        ("PA | DA | PF DF", "shared", "shared"),
+    ],
+)
+def test_each_phase_of_a_partition_has_the_grid_of_its_structure(
+    partition: str, prefill: str, decode: str
+) -> None:
+    shipped, of = load_space("default"), parse_partition(partition)
+    assert shipped.grid(of, Phase.PREFILL) is getattr(shipped, prefill)
+    assert shipped.grid(of, Phase.DECODE) is getattr(shipped, decode)

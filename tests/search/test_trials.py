@@ -7,7 +7,7 @@ from afd_dse.search.pool import pareto_rows
 from afd_dse.search.sides import tabulate_decode, tabulate_prefill
 from afd_dse.search.supply import Supplies
 from afd_dse.search.trials import DecodeTrials, Deployments, Trials
-from afd_dse.spec.cells import PARTITIONS, Partition, parse_partition
+from afd_dse.spec.cells import PARTITIONS, Partition, Phase, parse_partition
 from tests.strategies import build, space
 
 WHERE = space(gpus=[1, 2, 4, 6], ffn_gpus=[1, 2], tp=[1, 2], chunk_tokens=[2048, 8192])
@@ -22,8 +22,7 @@ PD = parse_partition("PA PF | DA DF")
 def trials_of(partition: Partition) -> Trials:
     if partition.is_joint:
         return Deployments(CASE, partition, "throughput_per_gpu")
-    grid = WHERE.split if len(partition.groups) > 2 else WHERE.whole
-    supplies = Supplies(CASE, tabulate_prefill(CASE, partition, grid))
+    supplies = Supplies(CASE, tabulate_prefill(CASE, partition, WHERE.grid(partition, Phase.PREFILL)))
     return DecodeTrials(CASE, partition, "throughput_per_gpu", supplies)
 
 
