@@ -129,13 +129,10 @@ def paired(
     parts: list[Paired] = []
     for limit in limits_of(scenario):
         for rows, receivers, pool in decode_choices(scenario, decode, limit):
-            for inside in (False, True):
-                to = Receivers(receivers, pool, inside)
-                supply = supplies(limit, to)
-                if len(supply.rate):
-                    parts.extend(
-                        _pairs(scenario, partition, supplies.side, decode, rows, supply, to, objective, best)
-                    )
+            for supply, to in _near_and_far(supplies, limit, receivers, pool):
+                parts.extend(
+                    _pairs(scenario, partition, supplies.side, decode, rows, supply, to, objective, best)
+                )
     return join_rows(parts) if parts else None
 
 
@@ -215,11 +212,19 @@ def _supplied(
         within = (u.memory_slack >= 0.0) & (u.tpot_s <= limit.tpot_s)
         for code in np.unique(classes[within]):
             rows = np.flatnonzero(within & (classes == code))
-            for inside in (False, True):
-                to = Receivers(int(receivers[rows[0]]), int(pool[rows[0]]), inside)
-                supply = supplies(limit, to)
-                if len(supply.rate):
-                    yield rows, supply, to
+            for supply, to in _near_and_far(supplies, limit, int(receivers[rows[0]]), int(pool[rows[0]])):
+                yield rows, supply, to
+
+
+def _near_and_far(
+    supplies: Supplies, limit: Limits, receivers: int, pool: int
+) -> Iterator[tuple[Supply, Receivers]]:
+    """What prefill outside of the decode units' domain supplies, and what prefill inside does, if it does anything."""
+    for inside in (False, True):
+        to = Receivers(receivers, pool, inside)
+        supply = supplies(limit, to)
+        if len(supply.rate):
+            yield supply, to
 
 
 def _pairs(
