@@ -23,6 +23,7 @@ _OBJECTIVES = {
     "fewest_gpus": ("fewest GPUs", "gpus", 1),
 }
 _LARGEST_SPACE = "wide"
+_NOT_RUN = "°"
 _NARROW = 90  # columns below which the table of modes leaves the cost to the card
 
 
@@ -109,7 +110,7 @@ def _print_modes(out: Console, document: Mapping[str, Any]) -> None:
             limited = f"{constraint(d['constraint'])}, {missed(d['slack'][d['constraint']] / 100.0)}"
         table.add_row(
             "►" if winner else "✗" if entry["status"] == "infeasible" else "",
-            entry["name"],
+            entry["name"] + (_NOT_RUN if d["launchable"] is None else ""),
             d["label"],
             f"{d['gpus']}",
             *map(number, numbers),
@@ -118,6 +119,9 @@ def _print_modes(out: Console, document: Mapping[str, Any]) -> None:
             style="bold green" if winner else "dim" if entry["status"] == "infeasible" else "",
         )
     out.print(table)
+    shown = [d for d in document["best_per_mode"].values() if d.get("label")]
+    if any(d["launchable"] is None for d in shown):
+        paragraph(out, Text(f"{_NOT_RUN} no release of {document['job']['framework']} runs it today", "dim"))
 
 
 def _print_types(out: Console, document: Mapping[str, Any]) -> None:

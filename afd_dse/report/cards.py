@@ -205,6 +205,8 @@ def _mode_row(document: Mapping[str, Any], entry: Mapping[str, Any], colour: str
     name = Cell(entry["name"], dot=colour)
     if entry["status"] == "no_layout":
         return (name, *(Cell("") for _ in range(7)), Cell(proof_short(entry)), Cell(why))
+    if found["launchable"] is None:
+        why += f"; no release of {document['job']['framework']} runs it today"
     keys = ("tokens_per_s_per_gpu", "tokens_per_s_per_user", "ttft_percentile_ms", "tpot_ms", "usd_per_mtok")
     values = [Cell(number(found[key]), number=True) for key in keys]
     searched = Cell(proof_short(entry))

@@ -28,6 +28,15 @@ def test_every_mode_stands_in_the_table_and_the_best_is_marked() -> None:
     assert document["best"]["mode"] in marked[0]
 
 
+def test_modes_that_no_release_runs_are_marked() -> None:
+    text, modes = shown(), answer().document["best_per_mode"]
+    unknown = [name for name, best in modes.items() if best["launchable"] is None]
+    assert 0 < len(unknown) < len(modes)
+    for name in modes:
+        assert (f"{name}°" in text) == (name in unknown)
+    assert "no release of trtllm runs it today" in text
+
+
 def test_the_recommendation_says_what_it_is_what_binds_and_how_far_to_trust_it() -> None:
     text, best = shown(), answer().document["best"]
     flat = " ".join(text.split())
