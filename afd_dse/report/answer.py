@@ -9,6 +9,7 @@ from afd_dse.report.figures import NothingToShowError, sensitivity_info
 from afd_dse.report.figures.theme import TRUST_COLOURS
 from afd_dse.report.metrics import METRICS, OBJECTIVES
 from afd_dse.results.asked import pools_text, slo_text, workload_text
+from afd_dse.results.policies import RELEASED
 from afd_dse.results.proof import proof_parts
 from afd_dse.results.what_if import FIXED_LOAD
 from afd_dse.results.words import constraint, number, percent, signed_percent
@@ -190,13 +191,14 @@ def _changes(document: Mapping[str, Any]) -> str:
 
 def _launch(document: Mapping[str, Any]) -> str:
     best, framework = document["best"], document["job"]["framework"]
-    if best["launchable"] == "released":
+    if best["launchable"] == RELEASED:
         return f"Yes: a release of {framework} runs {best['mode']}."
-    runs = document["best_launchable"]
-    other = "" if runs is None else f" The best that can be launched is {runs['label']} ({runs['mode']})."
+    runs, other = document["best_launchable"], ""
+    if runs is not None:
+        other = f" Of what the search kept the best that can be launched is {runs['label']} ({runs['mode']})."
     if best["launchable"]:
         return f"With conditions: {best['launchable']}.{other}"
-    return f"Not today: no release of {framework} runs {best['mode']}.{other}"
+    return f"Not today: no release of {framework} runs {best['label']} ({best['mode']}).{other}"
 
 
 def shares_of(document: Mapping[str, Any]) -> tuple[tuple[str, float, str], ...]:

@@ -315,9 +315,9 @@ def launch_warning(framework: str, best: Deployment | None, runnable: Deployment
         return [f"{framework} runs {best['mode']} only with conditions: {best['launchable']}"]
     text = f"no release of {framework} runs {best['label']} ({best['mode']}) today"
     if runnable is None:
-        return [f"{text}, and nothing that it runs is feasible among what was searched"]
+        return [f"{text}, nor any other that the search kept"]
     return [
-        f"{text}; the best that it runs is {runnable['label']} ({runnable['mode']}) with "
+        f"{text}; of what the search kept the best that it runs is {runnable['label']} ({runnable['mode']}) with "
         f"{number(runnable['tokens_per_s_per_gpu'])} tokens/s per GPU"
     ]
 
