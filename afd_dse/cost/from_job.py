@@ -11,7 +11,7 @@ from afd_dse.architecture.model import ModelArchitecture, MoeFfn, Quantization
 from afd_dse.architecture.quantization import quantization_for
 from afd_dse.cost.expert_load import histogram_popularity, power_law_popularity
 from afd_dse.cost.imbalance import LengthMoments, paired_kv_load_moments
-from afd_dse.cost.scenario import EngineOverheads, FrameworkProfile, Pool, Scenario, Slo, Workload
+from afd_dse.cost.scenario import EngineOverheads, FrameworkProfile, Launch, Pool, Scenario, Slo, Workload
 from afd_dse.errors import DatabaseError, InputError, Problem
 from afd_dse.resources import operator_db_root, parse_yaml
 from afd_dse.spec.calibration import Calibration, Intervals, Metric, load_calibration
@@ -23,7 +23,7 @@ from afd_dse.spec.workload import Workload as Asked
 
 INFINITE = float("inf")
 _JUDGED: tuple[Metric, Metric] = ("tpot", "ttft")
-_NOT_NUMBERS = ("source", "launches", "context_parallel", "prefill_first", "packed_latent")
+_NOT_NUMBERS = ("source", "launches", "overlap", "context_parallel", "prefill_first", "packed_latent")
 
 
 @lru_cache(maxsize=1)
@@ -35,7 +35,8 @@ def _profiles() -> dict[str, FrameworkProfile]:
             name: FrameworkProfile(
                 name,
                 prefill_first=bool(entry["prefill_first"]),
-                launches=dict(entry["launches"]),
+                launches={partition: _launch(takes) for partition, takes in entry["launches"].items()},
+                overlap=str(entry["overlap"]),
                 context_parallel=dict(entry["context_parallel"]),
                 **{key: float(value) for key, value in entry.items() if key not in _NOT_NUMBERS},
                 packed_latent=bool(entry["packed_latent"]),
@@ -44,6 +45,13 @@ def _profiles() -> dict[str, FrameworkProfile]:
         }
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise DatabaseError(f"{path}: unusable framework catalogue ({error})") from error
+
+
+def _launch(takes: str | dict[str, Any]) -> Launch:
+    """What the catalogue says of a partition: words alone, or the fields of :class:`Launch`."""
+    if isinstance(takes, str):
+        return Launch(takes)
+    return Launch(**takes | {"families": tuple(takes["families"])})
 
 
 def framework_profile(name: str) -> FrameworkProfile:

@@ -25,6 +25,20 @@ DRIVER_SHARE = 0.0027
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """What a release takes to run a partition, in ``words``, and what it runs of it.
+
+    ``families`` of models (none named: all), ``micro_batches`` of decode (0: any number); ``attention_leads`` where
+    decode needs at least as many GPUs for attention as for the FFN.
+    """
+
+    words: str
+    families: tuple[str, ...] = ()
+    micro_batches: int = 0
+    attention_leads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FrameworkProfile:
     """How a serving framework behaves around the kernels; catalogue data (operator_db/catalogue/frameworks.yaml).
 
@@ -41,8 +55,8 @@ class FrameworkProfile:
     The KV cache: pages of ``block_tokens``; ``window_share`` of a full layer's tokens that a windowed layer keeps at
     least; ``packed_latent`` whether an fp8 cache of DSA has FlashMLA's packed layout; ``held_output_share`` of a
     sequence's output for which a running one holds pages on average (1: reserved as a whole). ``launches`` partitions
-    (canonical text) that a release can run, with what it takes, and ``context_parallel`` phases, likewise, in which it
-    spreads a sequence over several GPUs.
+    (canonical text) that a release can run, ``overlap`` of micro-batches in layers that are not split, and
+    ``context_parallel`` phases in which it spreads a sequence over several GPUs, with what that takes.
     """
 
     name: str
@@ -60,7 +74,8 @@ class FrameworkProfile:
     absorbed_bytes: float
     default_reserve_bytes: float
     default_reserve_bytes_per_token: float
-    launches: Mapping[str, str] = field(default_factory=dict)
+    launches: Mapping[str, Launch] = field(default_factory=dict)
+    overlap: str = ""
     context_parallel: Mapping[str, str] = field(default_factory=dict)
 
 

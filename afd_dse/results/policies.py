@@ -12,8 +12,9 @@ from afd_dse.cost.columns import (
     Candidates,
 )
 from afd_dse.cost.expert_barrier import copies_experts
-from afd_dse.cost.scenario import Scenario
-from afd_dse.spec.cells import PARTITIONS, Partition
+from afd_dse.cost.phase import Cut
+from afd_dse.cost.scenario import Launch, Scenario
+from afd_dse.spec.cells import PARTITIONS, Partition, Phase
 from afd_dse.spec.suggest import choose
 
 # What is launched without conditions.
@@ -46,6 +47,16 @@ def policy_code(partition: Partition, name: str) -> tuple[int, str, str]:
     return code, "", ""
 
 
+def _runs(launch: Launch, scenario: Scenario, one: Candidates) -> bool:
+    """Whether what a release has for a partition runs the model in the decode unit of ``one`` candidate."""
+    cut = Cut.of(one, Phase.DECODE)
+    return (
+        (not launch.families or scenario.model.family in launch.families)
+        and launch.micro_batches in (0, int(one.integer("decode_micro_batches")[0]))
+        and not (launch.attention_leads and (cut.attention_gpus < cut.ffn_gpus).any())
+    )
+
+
 def launchable(scenario: Scenario, candidates: Candidates, row: int) -> str | None:
     """What the framework's release needs to run a candidate, :data:`RELEASED` if nothing; None where it can't.
 
@@ -55,9 +66,16 @@ def launchable(scenario: Scenario, candidates: Candidates, row: int) -> str | No
     copies = [copies_experts(one.integer(f"{phase}_expert_policy")).any() for phase in PHASES]
     if (one.integer("policy") == TILE_SHARED).any() or any(copies):
         return None
+    partition = PARTITIONS[int(one.integer("partition")[0])]
+    launch = framework.launches.get(partition.text)
+    if launch is None or not _runs(launch, scenario, one):
+        return None
     spread = [phase for phase in PHASES if one.integer(f"{phase}_cp")[0] > 1]
+    whole = [PHASES[phase] for phase in Phase if not partition.splits(phase)]
+    overlaps = any(one.integer(f"{phase}_micro_batches")[0] > 1 for phase in whole)
     needs = [
-        framework.launches.get(PARTITIONS[int(one.integer("partition")[0])].text),
+        launch.words,
+        framework.overlap if overlaps else RELEASED,
         *(framework.context_parallel.get(phase) for phase in spread),
     ]
     if None in needs:

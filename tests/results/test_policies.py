@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from afd_dse.cost.columns import CHUNKED, PRIORITIZED, TILE_SHARED
+from afd_dse.cost.columns import CHUNKED, PRIORITIZED, TILE_SHARED, Candidates
 from afd_dse.cost.expert_barrier import HISTORY, PREFETCH
+from afd_dse.cost.scenario import Scenario
 from afd_dse.results.policies import RELEASED, launchable, policy_code, policy_name
-from afd_dse.spec.cells import PARTITIONS, parse_partition
+from afd_dse.spec.cells import PARTITIONS, Partition, parse_partition
 from tests.strategies import build, layout, scenario
 
 SHARED_EXPERTS, PD = parse_partition("PA | DA | PF DF"), parse_partition("PA PF | DA DF")
@@ -55,6 +56,35 @@ def test_no_release_shares_by_tiles_or_copies_experts_while_it_serves() -> None:
     assert launchable(case, one.replace(decode_expert_policy=PREFETCH), 0) is None
 
 
+def one_of(case: Scenario, partition: Partition, **columns: int) -> Candidates:
+    """A candidate without anything that takes more than the partition itself."""
+    plain = {
+        f"{phase}_{name}": 1 for phase in ("prefill", "decode") for name in ("cp", "pp", "micro_batches")
+    }
+    return layout(case, partition, np.random.default_rng(0), plain=True).replace(**(plain | columns))
+
+
+def on_vllm(model: str) -> Scenario:
+    return build(model, [{"name": "main", "accelerator": "h200", "count": 64}], framework="vllm")
+
+
+def test_the_plugin_of_vllm_runs_two_micro_batches_of_its_models_where_attention_leads() -> None:
+    case, split = on_vllm("Qwen/Qwen3-30B-A3B-FP8"), parse_partition("PA PF | DA | DF")
+    sizes = {"decode_tp": 1, "decode_dp": 4, "decode_moe_tp": 1, "decode_ep": 2}
+    runs = one_of(case, split, decode_micro_batches=2, **sizes)
+    assert "afd-plugin" in (launchable(case, runs, 0) or "")
+    assert launchable(case, runs.replace(decode_micro_batches=3), 0) is None
+    assert launchable(case, runs.replace(decode_ep=8), 0) is None
+    assert launchable(on_vllm("openai/gpt-oss-120b"), runs, 0) is None
+
+
+@pytest.mark.parametrize(("framework", "takes"), [("vllm", "--enable-dbo"), ("sglang", "two-batch-overlap")])
+def test_overlap_of_whole_layers_takes_its_flag(framework: str, takes: str) -> None:
+    case = build(pools=[{"name": "main", "accelerator": "h200", "count": 64}], framework=framework)
+    assert launchable(case, one_of(case, PD), 0) == RELEASED
+    assert takes in (launchable(case, one_of(case, PD, prefill_micro_batches=2), 0) or "")
+
+
 @pytest.mark.parametrize(
     ("framework", "prefill", "decode"),
     [("trtllm", False, True), ("sglang", True, True), ("vllm", False, True)],
@@ -63,8 +93,7 @@ def test_a_sequence_is_spread_over_gpus_in_the_phases_in_which_a_release_can(
     framework: str, prefill: bool, decode: bool
 ) -> None:
     case = build(pools=[{"name": "main", "accelerator": "h200", "count": 64}], framework=framework)
-    one = layout(case, PD, np.random.default_rng(0), plain=True)
-    one = one.replace(prefill_cp=1, decode_cp=1)
+    one = one_of(case, PD)
     assert launchable(case, one, 0) == RELEASED
     for phase, possible in (("prefill", prefill), ("decode", decode)):
         words = launchable(case, one.replace(**{f"{phase}_cp": 4}), 0)
