@@ -23,15 +23,15 @@ def test_a_quick_run_measures_the_evaluator_and_its_blocks_equal_single_estimate
     assert document == json.loads(out.read_text(encoding="utf-8"))
     figures = {figure["name"]: figure for figure in document["figures"]}
     rates = [figure for name, figure in figures.items() if name.startswith("deployments on one core")]
-    assert len(rates) == 4
+    assert len(rates) == 2
     for rate in rates:
         assert rate["rows"] == [20_000]
         # Slower than this even a laptop is not: a candidate at a time would take a hundred times as long.
         assert rate["value"] > 5_000
         assert rate["peak_bytes"] < GIB
     equality = figures["block against single estimates"]
-    assert equality["documents"] == 24
-    assert equality["compared"] > 400
+    assert equality["documents"] == 12
+    assert equality["compared"] > 200
     assert equality["value"] <= 1e-9
     assert equality["met"] is True
     assert document["targets"]["not_measured"] == 0

@@ -119,7 +119,7 @@ def test_the_plan_costs_what_the_best_of_all_plans_costs(taken_apart: bool, seed
         assert found.usd * (1.0 - found.gap) <= best + 1e-6
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_periods_taken_apart_give_a_plan_that_serves_and_a_bound_that_holds(seed: int) -> None:
     rng = np.random.default_rng(seed)
