@@ -58,6 +58,7 @@ def _families(options: Options) -> Mapping[str, str]:
 
 def _equality(options: Options) -> Figure:
     rows, sample = (2_000, 6) if options.quick else (100_000, 25)
+    families = _families(options)
     name, target = "block against single estimates", Target("at most", DIFFERENCE)
     with tempfile.TemporaryDirectory(prefix="afd-dse-benchmarks-") as folder:
         file, limit_s, job = str(Path(folder) / "documents.json"), options.limit_s, deepseek()
@@ -66,7 +67,7 @@ def _equality(options: Options) -> Figure:
                 "documents",
                 limit_s=limit_s,
                 job=job,
-                partitions=list(_families(options).values()),
+                partitions=list(families.values()),
                 rows=rows,
                 sample=sample,
                 seed=SEED,
@@ -76,7 +77,7 @@ def _equality(options: Options) -> Figure:
         except NotMeasuredError as error:
             return Figure(GROUP, name, None, "", target, str(error))
     note = (
-        f"{sample} of {rows:,} rows in each of {len(_families(options))} families, one by one in another process;"
+        f"{sample} of {rows:,} rows in each of {len(families)} families, one by one in another process;"
         f" the largest relative difference of {found['compared']:,} numbers"
     )
     return Figure(GROUP, name, found["largest"], "", target, note, found)

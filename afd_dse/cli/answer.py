@@ -14,7 +14,7 @@ from afd_dse.cli.cards import INDENT, console, deployment_card, facts, heading, 
 from afd_dse.results.asked import pools_text, slo_text, workload_text
 from afd_dse.results.datatypes import plain_label
 from afd_dse.results.proof import effort, proof_parts
-from afd_dse.results.words import constraint, missed, number, parameters
+from afd_dse.results.words import constraint, missed, not_run, number, parameters
 
 _OBJECTIVES = {
     "throughput_per_gpu": ("most tokens/s per GPU", "tokens_per_s_per_gpu", -1),
@@ -22,7 +22,7 @@ _OBJECTIVES = {
     "usd_per_mtok": ("least cost per token", "usd_per_mtok", 1),
     "fewest_gpus": ("fewest GPUs", "gpus", 1),
 }
-_LARGEST_SPACE = "wide"
+_SMALLER_SPACES, _LARGEST_SPACE = ("quick", "default"), "wide"
 _NOT_RUN = "°"
 _NARROW = 90  # columns below which the table of modes leaves the cost to the card
 
@@ -119,9 +119,8 @@ def _print_modes(out: Console, document: Mapping[str, Any]) -> None:
             style="bold green" if winner else "dim" if entry["status"] == "infeasible" else "",
         )
     out.print(table)
-    shown = [d for d in document["best_per_mode"].values() if d.get("label")]
-    if any(d["launchable"] is None for d in shown):
-        paragraph(out, Text(f"{_NOT_RUN} no release of {document['job']['framework']} runs it today", "dim"))
+    if any(d["launchable"] is None for d in document["best_per_mode"].values() if "launchable" in d):
+        paragraph(out, Text(f"{_NOT_RUN} {not_run(document['job']['framework'])}", "dim"))
 
 
 def _print_types(out: Console, document: Mapping[str, Any]) -> None:
@@ -174,11 +173,6 @@ def cluster_text(best: Mapping[str, Any], job: Mapping[str, Any]) -> str:
     )
 
 
-def _names_smaller_space(job: Mapping[str, Any]) -> bool:
-    """Whether a job searches a space of the package that a larger one contains."""
-    return job["search"]["space"] in ("quick", "default")
-
-
 def _print_next(out: Console, document: Mapping[str, Any], job: str, written: Sequence[Path]) -> None:
     heading(out, "Next")
     rows: list[tuple[str, str]] = []
@@ -193,7 +187,7 @@ def _print_next(out: Console, document: Mapping[str, Any], job: str, written: Se
         rows.append(
             (f"afd-dse optimize {name} --out {where}", "write result.json, pareto.csv, report.html, …")
         )
-    if not document["best"] and _names_smaller_space(document["job"]):
+    if not document["best"] and document["job"]["search"]["space"] in _SMALLER_SPACES:
         words = "any size, context and pipeline parallelism, redundant experts: perhaps something is feasible"
         rows.append((f"afd-dse optimize {name} --space {_LARGEST_SPACE}", words))
     if document["best"] or document["nearest_misses"]:

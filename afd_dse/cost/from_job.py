@@ -51,7 +51,7 @@ def _launch(takes: str | dict[str, Any]) -> Launch:
     """What the catalogue says of a partition: words alone, or the fields of :class:`Launch`."""
     if isinstance(takes, str):
         return Launch(takes)
-    return Launch(**takes | {"families": tuple(takes["families"])})
+    return Launch(**takes | {"families": tuple(takes.get("families", ()))})
 
 
 def framework_profile(name: str) -> FrameworkProfile:

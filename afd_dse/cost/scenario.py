@@ -1,7 +1,7 @@
 """What a block of candidates is evaluated against: model, framework, pools with their databases, workload, SLO."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -74,9 +74,9 @@ class FrameworkProfile:
     absorbed_bytes: float
     default_reserve_bytes: float
     default_reserve_bytes_per_token: float
-    launches: Mapping[str, Launch] = field(default_factory=dict)
-    overlap: str = ""
-    context_parallel: Mapping[str, str] = field(default_factory=dict)
+    launches: Mapping[str, Launch]
+    overlap: str
+    context_parallel: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

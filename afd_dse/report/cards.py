@@ -35,7 +35,7 @@ from afd_dse.report.metrics import METRICS, OBJECTIVES, X_AXES, Y_AXES
 from afd_dse.results.datatypes import plain_label
 from afd_dse.results.proof import effort, proof_parts, proof_short
 from afd_dse.results.what_if import FIXED_LOAD
-from afd_dse.results.words import constraint, number, parameters, percent
+from afd_dse.results.words import constraint, not_run, number, parameters, percent
 
 _TRUST_WORDS = (
     ("measured", "measured at this very point"),
@@ -206,7 +206,7 @@ def _mode_row(document: Mapping[str, Any], entry: Mapping[str, Any], colour: str
     if entry["status"] == "no_layout":
         return (name, *(Cell("") for _ in range(7)), Cell(proof_short(entry)), Cell(why))
     if found["launchable"] is None:
-        why += f"; no release of {document['job']['framework']} runs it today"
+        why += f"; {not_run(document['job']['framework'])}"
     keys = ("tokens_per_s_per_gpu", "tokens_per_s_per_user", "ttft_percentile_ms", "tpot_ms", "usd_per_mtok")
     values = [Cell(number(found[key]), number=True) for key in keys]
     searched = Cell(proof_short(entry))

@@ -71,14 +71,11 @@ def launchable(scenario: Scenario, candidates: Candidates, row: int) -> str | No
     if launch is None or not _runs(launch, scenario, one):
         return None
     spread = [phase for phase in PHASES if one.integer(f"{phase}_cp")[0] > 1]
-    whole = [PHASES[phase] for phase in Phase if not partition.splits(phase)]
-    overlaps = any(one.integer(f"{phase}_micro_batches")[0] > 1 for phase in whole)
-    needs = [
-        launch.words,
-        framework.overlap if overlaps else RELEASED,
-        *(framework.context_parallel.get(phase) for phase in spread),
-    ]
-    if None in needs:
+    if not framework.context_parallel.keys() >= set(spread):
         return None
-    conditions = [text for text in needs if text and text != RELEASED]
-    return "; ".join(conditions) or RELEASED
+    needs = [] if launch.words == RELEASED else [launch.words]
+    whole = [PHASES[phase] for phase in Phase if not partition.splits(phase)]
+    if any(one.integer(f"{phase}_micro_batches")[0] > 1 for phase in whole):
+        needs.append(framework.overlap)
+    needs += [framework.context_parallel[phase] for phase in spread]
+    return "; ".join(needs) or RELEASED

@@ -23,7 +23,7 @@ from afd_dse.results.policies import RELEASED, launchable
 from afd_dse.results.proof import proof_of, proof_of_all
 from afd_dse.results.reasons import violated
 from afd_dse.results.table import candidate_table
-from afd_dse.results.words import constraint, number, percent
+from afd_dse.results.words import constraint, not_run, number, percent
 from afd_dse.rows import join_rows
 from afd_dse.search.objective import TIE_TOLERANCE, Objective
 from afd_dse.search.pool import Found, near_misses, pareto_rows, ranking
@@ -313,7 +313,7 @@ def launch_warning(framework: str, best: Deployment | None, runnable: Deployment
         return []
     if best["launchable"] is not None:
         return [f"{framework} runs {best['mode']} only with conditions: {best['launchable']}"]
-    text = f"no release of {framework} runs {best['label']} ({best['mode']}) today"
+    text = not_run(framework, f"{best['label']} ({best['mode']})")
     if runnable is None:
         return [f"{text}, nor any other that the search kept"]
     return [

@@ -61,6 +61,11 @@ def parameters(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def not_run(framework: str, what: str = "it") -> str:
+    """That nothing which has been released can run ``what``."""
+    return f"no release of {framework} runs {what} today"
+
+
 def constraint(name: str) -> str:
     """A constraint as text has it."""
     return "GPUs" if name == "gpus" else name

@@ -61,10 +61,8 @@ class _Group:
 
 def _options(scenario: Scenario, space: Space, partition: Partition) -> tuple[GroupOptions, Grid]:
     """What is sampled: whole units where some group serves both phases, otherwise decode units."""
-    phases, grid = (
-        tuple(Phase) if partition.is_joint else (Phase.DECODE,),
-        space.grid(partition, Phase.DECODE),
-    )
+    phases = tuple(Phase) if partition.is_joint else (Phase.DECODE,)
+    grid = space.grid(partition, Phase.DECODE)
     return group_options(scenario, partition, phases, grid), grid
 
 

@@ -64,23 +64,23 @@ def one_of(case: Scenario, partition: Partition, **columns: int) -> Candidates:
     return layout(case, partition, np.random.default_rng(0), plain=True).replace(**(plain | columns))
 
 
-def on_vllm(model: str) -> Scenario:
-    return build(model, [{"name": "main", "accelerator": "h200", "count": 64}], framework="vllm")
+def served_by(framework: str, model: str = "Qwen/Qwen3-30B-A3B-FP8") -> Scenario:
+    return build(model, [{"name": "main", "accelerator": "h200", "count": 64}], framework=framework)
 
 
 def test_the_plugin_of_vllm_runs_two_micro_batches_of_its_models_where_attention_leads() -> None:
-    case, split = on_vllm("Qwen/Qwen3-30B-A3B-FP8"), parse_partition("PA PF | DA | DF")
+    case, split = served_by("vllm"), parse_partition("PA PF | DA | DF")
     sizes = {"decode_tp": 1, "decode_dp": 4, "decode_moe_tp": 1, "decode_ep": 2}
     runs = one_of(case, split, decode_micro_batches=2, **sizes)
     assert "afd-plugin" in (launchable(case, runs, 0) or "")
     assert launchable(case, runs.replace(decode_micro_batches=3), 0) is None
     assert launchable(case, runs.replace(decode_ep=8), 0) is None
-    assert launchable(on_vllm("openai/gpt-oss-120b"), runs, 0) is None
+    assert launchable(served_by("vllm", "openai/gpt-oss-120b"), runs, 0) is None
 
 
 @pytest.mark.parametrize(("framework", "takes"), [("vllm", "--enable-dbo"), ("sglang", "two-batch-overlap")])
 def test_overlap_of_whole_layers_takes_its_flag(framework: str, takes: str) -> None:
-    case = build(pools=[{"name": "main", "accelerator": "h200", "count": 64}], framework=framework)
+    case = served_by(framework)
     assert launchable(case, one_of(case, PD), 0) == RELEASED
     assert takes in (launchable(case, one_of(case, PD, prefill_micro_batches=2), 0) or "")
 
@@ -92,7 +92,7 @@ def test_overlap_of_whole_layers_takes_its_flag(framework: str, takes: str) -> N
 def test_a_sequence_is_spread_over_gpus_in_the_phases_in_which_a_release_can(
     framework: str, prefill: bool, decode: bool
 ) -> None:
-    case = build(pools=[{"name": "main", "accelerator": "h200", "count": 64}], framework=framework)
+    case = served_by(framework)
     one = one_of(case, PD)
     assert launchable(case, one, 0) == RELEASED
     for phase, possible in (("prefill", prefill), ("decode", decode)):
