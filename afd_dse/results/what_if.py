@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from afd_dse.results.datatypes import narrowed
 from afd_dse.results.deployment import METRIC_NAMES, finite
 from afd_dse.results.parse import candidates_of
 from afd_dse.search.objective import Objective, score
+from afd_dse.search.parallel import in_processes, usable_processes
 from afd_dse.spec.job import Job
 
 FIXED_LOAD = "batch, all else fixed"
@@ -28,13 +30,12 @@ _LOADS_OF_EXPERTS = {
     "balanced": "experts loaded evenly",
     "power_law_1.2": "experts loaded unevenly (power law 1.2)",
 }
-# Loads tried around that of the answer, as multiples of its batch; then around the best of them, and once more. Each
-# grid reaches as far as the step of the one before, the last has steps of 0.15 %.
-_GRIDS = (
-    np.append(np.geomspace(0.25, 2.5, 15), 1.0),
-    np.geomspace(1.0 / 1.18, 1.18, 25),
-    np.geomspace(1.0 / 1.015, 1.015, 21),
-)
+# Loads tried around that of a layout, as multiples of its batch; then, with steps of 0.15 %, between the two loads
+# beside the best of them.
+_COARSE = np.append(np.geomspace(0.1, 4.0, 65), 1.0)
+_FINE = np.geomspace(1.0 / 1.06, 1.06, 79)
+# What a layout may gain between two coarse loads: their distance, and what kernels with steps take less of.
+_REACH = 0.1
 _SHOWN = (
     "tokens_per_s_per_gpu",
     "tokens_per_s",
@@ -68,14 +69,9 @@ def what_if(job: Job, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     scenario = scenario_from_job(narrowed(job, document["best"]))
     layouts = _layouts(document)
     block = Candidates.concatenate([candidates_of(layout, scenario) for layout in layouts])
-    objective = job.search.objective
-    rows = [_row(Change("as asked", 1.0, _same), scenario, objective, block, layouts)]
-    for change in _changes(scenario):
-        try:
-            rows.append(_row(change, _sharing(scenario, change.apply(scenario)), objective, block, layouts))
-        except AfdDseError as error:  # the tables do not reach there: said, not hidden
-            rows.append({"change": change.name, "factor": change.factor, "reason": str(error)})
-    return rows
+    changes = [Change("as asked", 1.0, _same), *_changes(scenario)]
+    rows = [partial(_row, change, scenario, job.search.objective, block, layouts) for change in changes]
+    return in_processes(rows, usable_processes())
 
 
 def _layouts(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -180,11 +176,25 @@ def _row(
     layouts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"change": change.name, "factor": change.factor}
+    try:
+        return row | _under(change, scenario, objective, block, layouts)
+    except AfdDseError as error:  # the tables do not reach there: said, not hidden
+        return row | {"reason": str(error)}
+
+
+def _under(
+    change: Change,
+    scenario: Scenario,
+    objective: Objective,
+    block: Candidates,
+    layouts: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The recommended layout and the best of all under ``change``."""
     if change.load:
         alone = block.take(np.zeros(1, dtype=np.int64))
         changed = alone.replace(batch_size=alone.number("batch_size") * change.factor)
-        return row | {"recommended": _metrics(evaluate(scenario, changed), 0), "best": None}
-    evaluation, layout, value = _retuned(scenario, objective, block)
+        return {"recommended": _metrics(evaluate(scenario, changed), 0), "best": None}
+    evaluation, layout, value = _retuned(_sharing(scenario, change.apply(scenario)), objective, block)
     chosen = _best_of(value, np.flatnonzero(layout == 0))
     winner = _best_of(value, np.arange(len(value)))
     best = None
@@ -192,32 +202,34 @@ def _row(
         name = layouts[int(layout[winner])]
         best = {"label": name["label"], "mode": name["mode"], **_metrics(evaluation, winner)}
     recommended = {"feasible": False} if chosen is None else _metrics(evaluation, chosen)
-    return row | {"recommended": recommended, "best": best}
+    return {"recommended": recommended, "best": best}
 
 
 def _retuned(
     scenario: Scenario, objective: Objective, block: Candidates
 ) -> tuple[Evaluation, IntArray, FloatArray]:
-    """Every layout at many loads: evaluation, number of the layout, and score (−∞ where infeasible), row by row."""
-    batch = block.number("batch_size")
-    layouts = np.arange(len(block))
-    parts = []
-    around = batch
-    for grid in _GRIDS:
-        loads = np.outer(around, grid)
-        parts.append(_at_loads(scenario, objective, block, loads))
-        value = parts[-1][2].reshape(loads.shape)
-        place = value.argmax(axis=1)
-        around = np.where(np.isfinite(value[layouts, place]), loads[layouts, place], around)
-    evaluations, numbers, scores = zip(*parts, strict=True)
+    """Layouts at many loads: evaluation, number of the layout, and score (−∞ where infeasible), row by row.
+
+    All of them at coarse loads; at fine ones the first, and those that might still become the best.
+    """
+    every, batch = np.arange(len(block)), block.number("batch_size")
+    loads = np.outer(batch, _COARSE)
+    coarse = _at_loads(scenario, objective, block, every, loads)
+    value = coarse[2].reshape(loads.shape)
+    best = value.max(axis=1)
+    around = np.where(np.isfinite(best), loads[every, value.argmax(axis=1)], batch)
+    near = best >= best.max() - _REACH * abs(best.max()) if np.isfinite(best.max()) else every == 0
+    again = np.flatnonzero(near | (every == 0))
+    fine = _at_loads(scenario, objective, block, again, np.outer(around[again], _FINE))
+    evaluations, numbers, scores = zip(coarse, fine, strict=True)
     return Evaluation.concatenate(evaluations), np.concatenate(numbers), np.concatenate(scores)
 
 
 def _at_loads(
-    scenario: Scenario, objective: Objective, block: Candidates, batch: FloatArray
+    scenario: Scenario, objective: Objective, block: Candidates, layouts: IntArray, batch: FloatArray
 ) -> tuple[Evaluation, IntArray, FloatArray]:
-    """Evaluate every layout of ``block`` at its loads, ``batch`` [layouts, loads]."""
-    layout = np.repeat(np.arange(len(block), dtype=np.int64), batch.shape[1])
+    """Evaluate the ``layouts`` of ``block`` at their loads, ``batch`` [layouts, loads]."""
+    layout = np.repeat(layouts, batch.shape[1])
     found = evaluate(scenario, block.take(layout).replace(batch_size=batch.reshape(-1)))
     value = score(scenario, objective, found.metrics["requests_per_s"], found.gpus_by_pool)
     return found, layout, np.where(found.feasible, value, -np.inf)
