@@ -23,8 +23,9 @@ _FEW_ROWS = 1000
 # Codes of packed columns stay below this, so that they never overflow.
 _MOST_CODES = 2**62
 # Integers that span no more are numbered by a table where there are many rows, unless they span a few values only:
-# small codes again. A table indexed by codes has so many entries a row at most.
-_MOST_WIDTH, _FEW_VALUES, _MANY_ROWS, _MOST_ADDRESSES = 2**20, 256, 4096, 4
+# small codes again. A table has so many entries a row at most: of values that are to be numbered (beyond that hashing
+# costs less), and of codes that index it.
+_MOST_WIDTH, _FEW_VALUES, _MANY_ROWS, _MOST_NUMBERED, _MOST_ADDRESSES = 2**20, 256, 4096, 8, 4
 
 
 def row_codes(table: FloatArray) -> npt.NDArray[np.uint64]:
@@ -124,7 +125,7 @@ def _packed(columns: Sequence[Column]) -> tuple[IntArray, int]:
         if size * base > _MOST_CODES:
             code, known = pd.factorize(code)
             size = len(known)
-        elif size <= _MOST_WIDTH < size * base and len(code) >= _MANY_ROWS:
+        elif size <= min(_MOST_WIDTH, _MOST_NUMBERED * len(code)) and size * base > _MOST_WIDTH:
             # Columns depend on each other: of all that their values admit, few rows of them are found.
             code, size = _numbered(code, size)
         if size == 1:

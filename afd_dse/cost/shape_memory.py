@@ -1,6 +1,8 @@
 """Remembers station times by shape, so that later blocks of a search look up only shapes that are new."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +17,9 @@ MOST_SHAPES = 2_000_000
 # A run of codes takes in the one before it where that is not so many times as long: so there are few, and each code
 # is indexed anew only when its run has grown by as much.
 RUN_RATIO = 4
+# Codes up to which a search among sorted ones costs less than hashing.
+FEW_CODES = 2_000
+Codes = npt.NDArray[np.uint64]
 
 
 class _Station(Protocol):
@@ -42,8 +47,41 @@ class _Growing:
         return self._store[: self._used]
 
 
+@dataclass(frozen=True)
+class _Run:
+    """Codes in rising order, and the ``positions`` of their shapes."""
+
+    codes: Codes
+    positions: IntArray
+
+    @classmethod
+    def of(cls, codes: Codes, positions: IntArray) -> "_Run":
+        """The distinct ones of ``codes`` [n], each with the first of its positions."""
+        order = np.argsort(codes, kind="stable")
+        ordered = codes[order]
+        first = order[np.append(True, ordered[1:] != ordered[:-1])]
+        return cls(codes[first], positions[first])
+
+    @cached_property
+    def _hashed(self) -> pd.Index:
+        return pd.Index(self.codes)
+
+    def find(self, codes: Codes) -> IntArray:
+        """Position of each of ``codes`` [n], -1 of those that are not here."""
+        if len(codes) > FEW_CODES:
+            place = self._hashed.get_indexer(pd.Index(codes))
+            return np.where(place >= 0, self.positions[place], -1)
+        place = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
+        return np.where(self.codes[place] == codes, self.positions[place], -1)
+
+    def with_run(self, other: "_Run") -> "_Run":
+        """Both as one."""
+        codes = np.concatenate([self.codes, other.codes])
+        return _Run.of(codes, np.concatenate([self.positions, other.positions]))
+
+
 class ShapeMemory:
-    """Distinct shapes seen so far and their station times; found by code in a few hashed runs."""
+    """Distinct shapes seen so far and their station times; found by code in a few runs of them."""
 
     def __init__(self) -> None:
         self._forget()
@@ -52,7 +90,7 @@ class ShapeMemory:
         self._known = 0
         # Codes, and the positions of their shapes. New shapes are a run of their own until it is worth merging: to
         # index all of them anew each time would cost more than looking the shapes up.
-        self._runs: list[tuple[pd.Index, IntArray]] = []
+        self._runs: list[_Run] = []
         self._columns: tuple[_Growing, _Growing, _Growing] | None = None
 
     @property
@@ -74,17 +112,16 @@ class ShapeMemory:
             self._append(shapes[fresh], codes[fresh], look_up(shapes[fresh]))
         return position
 
-    def _find(self, shapes: FloatArray, codes: npt.NDArray[np.uint64]) -> IntArray:
+    def _find(self, shapes: FloatArray, codes: Codes) -> IntArray:
         """Position of every shape, -1 of those that are not known."""
         position = np.full(len(codes), -1, dtype=np.int64)
         if self._columns is None:
             return position
         left = np.arange(len(codes))
-        for index, positions in self._runs:
-            place = index.get_indexer(pd.Index(codes[left]))
-            hit = place >= 0
-            position[left[hit]] = positions[place[hit]]
-            left = left[~hit]
+        for run in self._runs:
+            found = run.find(codes[left])
+            position[left] = found
+            left = left[found < 0]
             if not len(left):
                 break
         # Codes may collide: a shape is known only when the whole of it is equal.
@@ -94,13 +131,11 @@ class ShapeMemory:
             position[found[~same.all(axis=1)]] = -1
         return position
 
-    def _append(self, shapes: FloatArray, codes: npt.NDArray[np.uint64], station: _Station) -> None:
-        positions = self._known + np.arange(len(codes))
-        while self._runs and len(self._runs[-1][1]) <= RUN_RATIO * len(positions):
-            index, before = self._runs.pop()
-            codes, positions = np.concatenate([index.to_numpy(), codes]), np.concatenate([before, positions])
-        once = ~pd.Index(codes).duplicated()
-        self._runs.append((pd.Index(codes[once]), positions[once]))
+    def _append(self, shapes: FloatArray, codes: Codes, station: _Station) -> None:
+        run = _Run.of(codes, self._known + np.arange(len(codes)))
+        while self._runs and len(self._runs[-1].codes) <= RUN_RATIO * len(run.codes):
+            run = self._runs.pop().with_run(run)
+        self._runs.append(run)
         self._known += len(shapes)
         parts = (shapes, station.seconds, station.by_provenance)
         if self._columns is None:

@@ -221,8 +221,11 @@ def _retuned(
     near = best >= best.max() - _REACH * abs(best.max()) if np.isfinite(best.max()) else every == 0
     again = np.flatnonzero(near | (every == 0))
     fine = _at_loads(scenario, objective, block, again, np.outer(around[again], _FINE))
-    evaluations, numbers, scores = zip(coarse, fine, strict=True)
-    return Evaluation.concatenate(evaluations), np.concatenate(numbers), np.concatenate(scores)
+    return (
+        Evaluation.concatenate([coarse[0], fine[0]]),
+        np.append(coarse[1], fine[1]),
+        np.append(coarse[2], fine[2]),
+    )
 
 
 def _at_loads(

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from afd_dse.cost.columns import Candidates
 from afd_dse.operators.latency import FloatArray, IntArray
+from afd_dse.rows import row_codes
 from afd_dse.search.encoding import SampledSpace
 from afd_dse.search.pareto import front
 from afd_dse.search.surrogate import CHANCES, Expected, Surrogate, features
@@ -123,32 +125,36 @@ def proposed(
     space: SampledSpace,
     steps: IntArray,
     begin: IntArray,
-    known: Callable[[IntArray], bool],
+    known: IntArray,
     outlook: Outlook,
     rng: np.random.Generator,
     count: int,
 ) -> list[IntArray]:
-    """At most ``count`` parameter sets that are not ``known``, in the order of what they are expected to add.
+    """At most ``count`` parameter sets that are not ``known`` [k, parameters], in the order of what they should add.
 
     They are sought from ``begin`` [n, parameters] on by ``steps`` [moves, parameters].
     """
     pool = np.zeros((0, begin.shape[1]), dtype=np.int64)
-    gain, seen = np.zeros(0), set[bytes]()
+    gain, seen = np.zeros(0), _codes(known)
     parents = begin
     for _ in range(ROUNDS):
         anywhere = space.drawn(rng.integers(space.sizes, size=(ANYWHERE, len(space.sizes))), rng)
         near = space.canonical(_around(space, steps, parents))
         found = np.unique(np.concatenate([near, anywhere]), axis=0)
-        new = [n for n, row in enumerate(found) if row.tobytes() not in seen and not known(row)]
-        fresh = found[new][space.fits(found[new])]
+        new = found[~np.isin(_codes(found), seen)]
+        fresh = new[space.fits(new)]
         if not len(fresh):
             break
-        seen.update(row.tobytes() for row in fresh)
+        seen = np.append(seen, _codes(fresh))
         pool = np.concatenate([pool, fresh])
         gain = np.append(gain, outlook.gain(space.decode(fresh)))
         parents = pool[np.argsort(-gain, kind="stable")[:PARENTS]]
     short = pool[np.argsort(-gain, kind="stable")[:SHORTLIST]]
     return [short[n] for n in outlook.best(space.decode(short), count)] if len(short) else []
+
+
+def _codes(rows: IntArray) -> npt.NDArray[np.uint64]:
+    return row_codes(rows.astype(np.float64))
 
 
 def _at_all_chances(candidates: Candidates) -> Candidates:

@@ -344,7 +344,7 @@ def _better(archive: _Archive, rng: np.random.Generator, room: int, size: int) -
             space,
             nearby_loads(space, steps),
             good,
-            archive.holds,
+            np.stack(archive.rows),
             archive.outlook(),
             rng,
             min(max(round(PROPOSED * size), 1), room),
