@@ -18,6 +18,7 @@ FLOW = (
     "simulation",
     "planning",
     "results",
+    "launch",
     "sweeps",
     "report",
     "literature",

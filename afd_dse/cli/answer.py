@@ -192,6 +192,10 @@ def _print_next(out: Console, document: Mapping[str, Any], job: str, written: Se
         rows.append((f"afd-dse optimize {name} --space {_LARGEST_SPACE}", words))
     if document["best"] or document["nearest_misses"]:
         rows.append((f"afd-dse estimate {name} {where}", "where the time goes, operator by operator"))
+    if written and document["best"] and document["best"]["launchable"]:
+        rows.append(
+            (f"afd-dse launch {where} --out {where}/launch", "write what starts it, engine by engine")
+        )
     others = [
         entry["name"] for entry in document["modes"] if entry["status"] == "feasible" and entry["reason"]
     ]

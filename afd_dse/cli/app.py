@@ -142,6 +142,46 @@ def report(
 
 
 @app.command()
+def launch(
+    result: Annotated[
+        Path,
+        typer.Argument(metavar="RESULT", help="result.json, or the folder that `optimize --out` wrote."),
+    ],
+    mode: Mode = None,
+    rank: Rank = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET", help="vllm, sglang, trtllm, dynamo or llm-d; absent: the job's framework."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="NAME|PATH", help="Checkpoint to serve, if not the job's model.")
+    ] = None,
+    hosts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Addresses of the nodes, one a line, after the pool where there are several."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write the files there; absent: print them.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write the files that start a deployment: scripts for an engine, manifests for Dynamo or llm-d."""
+    from afd_dse.cli import launch as command
+
+    found = command.read(result, mode, rank, target, checkpoint, hosts)
+    written = [] if out is None else command.write(found, out)
+    if as_json:
+        print_json(found.document)
+    else:
+        command.show(found, written)
+    return DONE
+
+
+@app.command()
 def dashboard(
     results: Annotated[
         list[Path] | None,

@@ -13,6 +13,7 @@ _FIRST = (
     "optimize",
     "estimate",
     "report",
+    "launch",
     "dashboard",
     "simulate",
     "plan",

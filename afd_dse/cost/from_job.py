@@ -23,7 +23,8 @@ from afd_dse.spec.workload import Workload as Asked
 
 INFINITE = float("inf")
 _JUDGED: tuple[Metric, Metric] = ("tpot", "ttft")
-_NOT_NUMBERS = ("source", "launches", "overlap", "context_parallel", "prefill_first", "packed_latent")
+_NOT_NUMBERS = ("source", "launches", "overlap", "context_parallel")
+_SWITCHES = ("prefill_first", "packed_latent", "mixed_attention", "mixed_experts")
 
 
 @lru_cache(maxsize=1)
@@ -31,24 +32,28 @@ def _profiles() -> dict[str, FrameworkProfile]:
     path = operator_db_root() / "catalogue" / "frameworks.yaml"
     try:
         entries = parse_yaml(path.read_text(encoding="utf-8"))
-        return {
-            name: FrameworkProfile(
-                name,
-                prefill_first=bool(entry["prefill_first"]),
-                launches={partition: _launch(takes) for partition, takes in entry["launches"].items()},
-                overlap=str(entry["overlap"]),
-                context_parallel=dict(entry["context_parallel"]),
-                **{key: float(value) for key, value in entry.items() if key not in _NOT_NUMBERS},
-                packed_latent=bool(entry["packed_latent"]),
-            )
-            for name, entry in entries.items()
-        }
+        return {name: _profile(name, entry) for name, entry in entries.items()}
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise DatabaseError(f"{path}: unusable framework catalogue ({error})") from error
 
 
+def _profile(name: str, entry: dict[str, Any]) -> FrameworkProfile:
+    simple: dict[str, Any] = {
+        key: bool(value) if key in _SWITCHES else float(value)
+        for key, value in entry.items()
+        if key not in _NOT_NUMBERS
+    }
+    return FrameworkProfile(
+        name,
+        launches={partition: _launch(takes) for partition, takes in entry["launches"].items()},
+        overlap=_launch(entry["overlap"]),
+        context_parallel={phase: _launch(takes) for phase, takes in entry["context_parallel"].items()},
+        **simple,
+    )
+
+
 def _launch(takes: str | dict[str, Any]) -> Launch:
-    """What the catalogue says of a partition: words alone, or the fields of :class:`Launch`."""
+    """What the catalogue says of something that a release runs: words alone, or the fields of :class:`Launch`."""
     if isinstance(takes, str):
         return Launch(takes)
     return Launch(**takes | {"families": tuple(takes.get("families", ()))})

@@ -26,16 +26,23 @@ DRIVER_SHARE = 0.0027
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a release takes to run a partition, in ``words``, and what it runs of it.
+    """What a release takes to run something (a partition, micro-batches, …), in ``words``, and what it runs of it.
 
-    ``families`` of models (none named: all), ``micro_batches`` of decode (0: any number); ``attention_leads`` where
-    decode needs at least as many GPUs for attention as for the FFN.
+    ``families`` of models (none named: all), ``micro_batches`` (0: any number); ``attention_leads`` where at least as
+    many GPUs are needed for attention as for the FFN, ``spread_experts`` where several ranks must attend apart and hold
+    experts of their own, ``latent`` where only models with MLA will do, ``apart`` where the phases must not share GPUs,
+    ``alone`` where sequences of prefill must not be spread as well, ``whole_heads`` where TP must not cut attention.
     """
 
     words: str
     families: tuple[str, ...] = ()
     micro_batches: int = 0
     attention_leads: bool = False
+    spread_experts: bool = False
+    latent: bool = False
+    apart: bool = False
+    alone: bool = False
+    whole_heads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +61,11 @@ class FrameworkProfile:
 
     The KV cache: pages of ``block_tokens``; ``window_share`` of a full layer's tokens that a windowed layer keeps at
     least; ``packed_latent`` whether an fp8 cache of DSA has FlashMLA's packed layout; ``held_output_share`` of a
-    sequence's output for which a running one holds pages on average (1: reserved as a whole). ``launches`` partitions
-    (canonical text) that a release can run, ``overlap`` of micro-batches in layers that are not split, and
-    ``context_parallel`` phases in which it spreads a sequence over several GPUs, with what that takes.
+    sequence's output for which a running one holds pages on average (1: reserved as a whole).
+
+    What a release can run: ``launches`` partitions (canonical text), ``overlap`` of micro-batches in layers that are
+    not split, and ``context_parallel`` phases in which it spreads a sequence over several GPUs, with what that takes;
+    ``mixed_attention`` whether an engine cuts attention by TP and DP at once, ``mixed_experts`` experts by TP and EP.
     """
 
     name: str
@@ -75,8 +84,10 @@ class FrameworkProfile:
     default_reserve_bytes: float
     default_reserve_bytes_per_token: float
     launches: Mapping[str, Launch]
-    overlap: str
-    context_parallel: Mapping[str, str]
+    overlap: Launch
+    context_parallel: Mapping[str, Launch]
+    mixed_attention: bool
+    mixed_experts: bool
 
 
 @dataclass(frozen=True, slots=True)

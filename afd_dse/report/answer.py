@@ -16,6 +16,7 @@ from afd_dse.results.words import constraint, number, percent, signed_percent
 
 # How many changes the top of the page names.
 _TELLING = 3
+_FILES = "`afd-dse launch` writes the files that start it."
 # Less than this share of a limit is a rounding error.
 _NOTHING = 1e-5
 
@@ -192,12 +193,12 @@ def _changes(document: Mapping[str, Any]) -> str:
 def _launch(document: Mapping[str, Any]) -> str:
     best, framework = document["best"], document["job"]["framework"]
     if best["launchable"] == RELEASED:
-        return f"Yes: a release of {framework} runs {best['mode']}."
+        return f"Yes: a release of {framework} runs {best['mode']}. {_FILES}"
     runs, other = document["best_launchable"], ""
     if runs is not None:
         other = f" Of what the search kept the best that can be launched is {runs['label']} ({runs['mode']})."
     if best["launchable"]:
-        return f"With conditions: {best['launchable']}.{other}"
+        return f"With conditions: {best['launchable']}.{other} {_FILES}"
     return f"Not today: no release of {framework} runs {best['label']} ({best['mode']}).{other}"
 
 

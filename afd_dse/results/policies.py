@@ -1,7 +1,10 @@
 """The sharing policy of a deployment in words, and whether a framework can run it."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from afd_dse.architecture.model import Mla
 from afd_dse.cost.columns import (
     CHUNKED,
     DECODE_PRIORITY,
@@ -13,7 +16,7 @@ from afd_dse.cost.columns import (
 )
 from afd_dse.cost.expert_barrier import copies_experts
 from afd_dse.cost.phase import Cut
-from afd_dse.cost.scenario import Launch, Scenario
+from afd_dse.cost.scenario import FrameworkProfile, Launch, Scenario
 from afd_dse.spec.cells import PARTITIONS, Partition, Phase
 from afd_dse.spec.suggest import choose
 
@@ -47,13 +50,29 @@ def policy_code(partition: Partition, name: str) -> tuple[int, str, str]:
     return code, "", ""
 
 
-def _runs(launch: Launch, scenario: Scenario, one: Candidates) -> bool:
-    """Whether what a release has for a partition runs the model in the decode unit of ``one`` candidate."""
-    cut = Cut.of(one, Phase.DECODE)
+def _runs(
+    launch: Launch, scenario: Scenario, partition: Partition, cuts: Mapping[Phase, Cut], phase: Phase
+) -> bool:
+    """Whether what a release has runs the model in ``phase`` of ``partition``, whose phases are cut so."""
+    cut = cuts[phase]
+    latent = any(isinstance(kind.attention, Mla) for kind in scenario.model.kinds)
     return (
         (not launch.families or scenario.model.family in launch.families)
-        and launch.micro_batches in (0, int(one.integer("decode_micro_batches")[0]))
+        and launch.micro_batches in (0, int(cut.micro_batches[0]))
         and not (launch.attention_leads and (cut.attention_gpus < cut.ffn_gpus).any())
+        and not (launch.spread_experts and ((cut.dp == 1) | (cut.ep == 1)).any())
+        and not (launch.latent and not latent)
+        and not (launch.apart and partition.is_joint)
+        and not (launch.alone and (cuts[Phase.PREFILL].cp > 1).any())
+        and not (launch.whole_heads and (cut.tp > 1).any())
+    )
+
+
+def _is_cut(framework: FrameworkProfile, cut: Cut) -> bool:
+    """Whether a framework cuts a phase so."""
+    attention, experts = (cut.tp > 1) & (cut.dp > 1), (cut.moe_tp > 1) & (cut.ep > 1)
+    return bool(
+        (framework.mixed_attention or not attention.any()) and (framework.mixed_experts or not experts.any())
     )
 
 
@@ -63,19 +82,20 @@ def launchable(scenario: Scenario, candidates: Candidates, row: int) -> str | No
     No release shares GPUs by tiles, or copies experts while it serves.
     """
     one, framework = candidates.take(np.array([row])), scenario.framework
-    copies = [copies_experts(one.integer(f"{phase}_expert_policy")).any() for phase in PHASES]
-    if (one.integer("policy") == TILE_SHARED).any() or any(copies):
-        return None
     partition = PARTITIONS[int(one.integer("partition")[0])]
-    launch = framework.launches.get(partition.text)
-    if launch is None or not _runs(launch, scenario, one):
+    cuts = {phase: Cut.of(one, phase) for phase in Phase}
+    whole = [p for p in Phase if not partition.splits(p) and (cuts[p].micro_batches > 1).any()]
+    spread = [p for p in Phase if (cuts[p].cp > 1).any()]
+    taken: list[tuple[Launch | None, Phase]] = [(framework.launches.get(partition.text), Phase.DECODE)]
+    taken += [(framework.overlap, phase) for phase in whole]
+    taken += [(framework.context_parallel.get(PHASES[phase]), phase) for phase in spread]
+    if (one.integer("policy") == TILE_SHARED).any():
         return None
-    spread = [phase for phase in PHASES if one.integer(f"{phase}_cp")[0] > 1]
-    if not framework.context_parallel.keys() >= set(spread):
+    if any(copies_experts(cut.expert_policy).any() or not _is_cut(framework, cut) for cut in cuts.values()):
         return None
-    needs = [] if launch.words == RELEASED else [launch.words]
-    whole = [PHASES[phase] for phase in Phase if not partition.splits(phase)]
-    if any(one.integer(f"{phase}_micro_batches")[0] > 1 for phase in whole):
-        needs.append(framework.overlap)
-    needs += [framework.context_parallel[phase] for phase in spread]
-    return "; ".join(needs) or RELEASED
+    needs: dict[str, None] = {}
+    for launch, phase in taken:
+        if launch is None or not _runs(launch, scenario, partition, cuts, phase):
+            return None
+        needs[launch.words] = None
+    return "; ".join(words for words in needs if words != RELEASED) or RELEASED

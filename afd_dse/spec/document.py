@@ -25,7 +25,7 @@ def read_document(path: Path) -> dict[str, Any]:
     Raises :class:`InputError` for a missing, unreadable or binary file, for a syntax error (with line and column),
     a repeated key, and for a document that is not a mapping.
     """
-    return parse_document(_read_text(path), str(path))
+    return parse_document(read_text(path), str(path))
 
 
 def parse_document(text: str, name: str) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def _plain(value: Any, path: str, problems: list[Problem]) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _read_text(path: Path) -> str:
-    remedy = "give the path of a YAML or JSON file"
+def read_text(path: Path, remedy: str = "give the path of a YAML or JSON file") -> str:
+    """The text of a file. Raises :class:`InputError` where it is missing, no text, or larger than what people write."""
     try:
         if path.is_dir():
             _fail(str(path), None, "this is a folder", remedy)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from afd_dse.cost.columns import CHUNKED, PRIORITIZED, TILE_SHARED, Candidates
+from afd_dse.cost.columns import CHUNKED, PHASES, PRIORITIZED, TILE_SHARED, Candidates
 from afd_dse.cost.expert_barrier import HISTORY, PREFETCH
 from afd_dse.cost.scenario import Scenario
 from afd_dse.results.policies import RELEASED, launchable, policy_code, policy_name
@@ -42,15 +42,7 @@ def test_a_policy_without_meaning_is_refused(partition: object, name: str, messa
 
 def test_no_release_shares_by_tiles_or_copies_experts_while_it_serves() -> None:
     case = scenario()
-    one = layout(
-        case,
-        PARTITIONS[0],
-        np.random.default_rng(0),
-        plain=True,
-        policy=CHUNKED,
-        decode_expert_policy=HISTORY,
-    )
-    one = one.replace(prefill_expert_policy=HISTORY)
+    one = one_of(case, PARTITIONS[0], prefill_expert_policy=HISTORY, decode_expert_policy=HISTORY)
     assert launchable(case, one, 0) is not None
     assert launchable(case, one.replace(policy=TILE_SHARED), 0) is None
     assert launchable(case, one.replace(decode_expert_policy=PREFETCH), 0) is None
@@ -58,10 +50,10 @@ def test_no_release_shares_by_tiles_or_copies_experts_while_it_serves() -> None:
 
 def one_of(case: Scenario, partition: Partition, **columns: int) -> Candidates:
     """A candidate without anything that takes more than the partition itself."""
-    plain = {
-        f"{phase}_{name}": 1 for phase in ("prefill", "decode") for name in ("cp", "pp", "micro_batches")
-    }
-    return layout(case, partition, np.random.default_rng(0), plain=True).replace(**(plain | columns))
+    degrees = {"tp": 1, "dp": 4, "cp": 1, "pp": 1, "moe_tp": 1, "ep": 4, "micro_batches": 1}
+    plain = {f"{phase}_{name}": degree for phase in PHASES for name, degree in degrees.items()}
+    one = layout(case, partition, np.random.default_rng(0), plain=True, policy=CHUNKED)
+    return one.replace(**(plain | columns))
 
 
 def served_by(framework: str, model: str = "Qwen/Qwen3-30B-A3B-FP8") -> Scenario:
@@ -70,8 +62,7 @@ def served_by(framework: str, model: str = "Qwen/Qwen3-30B-A3B-FP8") -> Scenario
 
 def test_the_plugin_of_vllm_runs_two_micro_batches_of_its_models_where_attention_leads() -> None:
     case, split = served_by("vllm"), parse_partition("PA PF | DA | DF")
-    sizes = {"decode_tp": 1, "decode_dp": 4, "decode_moe_tp": 1, "decode_ep": 2}
-    runs = one_of(case, split, decode_micro_batches=2, **sizes)
+    runs = one_of(case, split, decode_micro_batches=2, decode_ep=2)
     assert "afd-plugin" in (launchable(case, runs, 0) or "")
     assert launchable(case, runs.replace(decode_micro_batches=3), 0) is None
     assert launchable(case, runs.replace(decode_ep=8), 0) is None
@@ -82,17 +73,37 @@ def test_the_plugin_of_vllm_runs_two_micro_batches_of_its_models_where_attention
 def test_overlap_of_whole_layers_takes_its_flag(framework: str, takes: str) -> None:
     case = served_by(framework)
     assert launchable(case, one_of(case, PD), 0) == RELEASED
-    assert takes in (launchable(case, one_of(case, PD, prefill_micro_batches=2), 0) or "")
+    both = one_of(case, PD, prefill_micro_batches=2)
+    assert takes in (launchable(case, both, 0) or "")
+    # Two and no more, of ranks that attend apart and spread their experts.
+    for columns in ({"prefill_micro_batches": 3}, {"prefill_dp": 1, "prefill_tp": 4}, {"prefill_ep": 1}):
+        assert launchable(case, both.replace(**columns), 0) is None
+
+
+@pytest.mark.parametrize(
+    ("framework", "attention", "experts"),
+    [("trtllm", False, True), ("sglang", True, True), ("vllm", True, False)],
+)
+def test_an_engine_is_cut_in_two_ways_at_once_where_a_framework_does(
+    framework: str, attention: bool, experts: bool
+) -> None:
+    case = served_by(framework)
+    one = one_of(case, PD)
+    assert (launchable(case, one.replace(decode_tp=2), 0) == RELEASED) == attention
+    assert (launchable(case, one.replace(decode_moe_tp=2), 0) == RELEASED) == experts
+    assert (
+        launchable(case, one.replace(decode_tp=4, decode_dp=1, decode_moe_tp=4, decode_ep=1), 0) == RELEASED
+    )
 
 
 @pytest.mark.parametrize(
     ("framework", "prefill", "decode"),
-    [("trtllm", False, True), ("sglang", True, True), ("vllm", False, True)],
+    [("trtllm", False, True), ("sglang", True, True), ("vllm", True, True)],
 )
 def test_a_sequence_is_spread_over_gpus_in_the_phases_in_which_a_release_can(
     framework: str, prefill: bool, decode: bool
 ) -> None:
-    case = served_by(framework)
+    case = served_by(framework, "deepseek-ai/DeepSeek-V3")
     one = one_of(case, PD)
     assert launchable(case, one, 0) == RELEASED
     for phase, possible in (("prefill", prefill), ("decode", decode)):
@@ -100,4 +111,15 @@ def test_a_sequence_is_spread_over_gpus_in_the_phases_in_which_a_release_can(
         assert (words is not None) == possible
         assert words != RELEASED
     both = launchable(case, one.replace(prefill_cp=4, decode_cp=4), 0)
-    assert (both is not None) == (prefill and decode)
+    assert (both is not None) == (framework == "vllm")
+
+
+@pytest.mark.parametrize("framework", ["trtllm", "sglang", "vllm"])
+def test_sequences_of_decode_are_spread_for_mla_alone_on_gpus_of_its_own(framework: str) -> None:
+    grouped, latent = served_by(framework), served_by(framework, "deepseek-ai/DeepSeek-V3")
+    assert launchable(latent, one_of(latent, PD, decode_cp=4), 0) is not None
+    assert launchable(grouped, one_of(grouped, PD, decode_cp=4), 0) is None
+    together = one_of(latent, PARTITIONS[0], prefill_cp=4, decode_cp=4)
+    assert launchable(latent, together, 0) is None
+    cut_twice = one_of(latent, PD, decode_cp=2, decode_tp=2, decode_dp=1)
+    assert (launchable(latent, cut_twice, 0) is None) == (framework == "vllm")

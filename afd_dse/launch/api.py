@@ -1,0 +1,149 @@
+"""From a result to the files that start one of its deployments."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from afd_dse.cost.from_job import scenario_from_job
+from afd_dse.cost.scenario import Scenario
+from afd_dse.errors import InputError, Problem
+from afd_dse.launch import dynamo, llm_d, sglang, trtllm, vllm
+from afd_dse.launch.placement import places_of
+from afd_dse.launch.plan import Plan, plan_of
+from afd_dse.launch.readme import readme
+from afd_dse.results.datatypes import narrowed
+from afd_dse.results.parse import candidates_of
+from afd_dse.results.policies import RELEASED, launchable
+from afd_dse.results.words import not_run
+from afd_dse.spec.job import Job
+from afd_dse.spec.load import load_job
+from afd_dse.spec.suggest import choose
+
+TARGETS: Mapping[str, str | None] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "trtllm": "trtllm",
+    "dynamo": None,
+    "llm-d": "vllm",
+}
+"""What files are written for, and the framework that runs in it; None: that of the job."""
+_SCRIPTS = {"vllm": vllm.scripts, "sglang": sglang.scripts, "trtllm": trtllm.scripts}
+_ROLES = {"dynamo": dynamo.ROLES, "llm-d": llm_d.ROLES}
+_ON_KUBERNETES = tuple(_ROLES)
+_LONGEST_NAME = 40
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFiles:
+    """Files that start a deployment, by name; what a release needs for it, and what to know before."""
+
+    target: str
+    framework: str
+    files: Mapping[str, str]
+    conditions: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As a JSON document."""
+        return {
+            "target": self.target,
+            "framework": self.framework,
+            "conditions": list(self.conditions),
+            "warnings": list(self.warnings),
+            "files": dict(self.files),
+        }
+
+
+def launch_files(
+    result: Mapping[str, Any],
+    deployment: Mapping[str, Any],
+    *,
+    target: str | None = None,
+    checkpoint: str | None = None,
+    hosts: Mapping[str, Sequence[str]] | None = None,
+) -> LaunchFiles:
+    """Files for ``target`` (absent: the job's framework) that start a ``deployment`` of a result's document.
+
+    ``checkpoint`` is the model's name or path if not that of the job, ``hosts`` addresses of nodes by pool. Raises
+    :class:`InputError` where the target does not run the deployment, with the best that it does.
+    """
+    asked = load_job(dict(result["job"]))
+    target = target or asked.framework
+    if target not in TARGETS:
+        raise InputError(Problem("--target", target, "no such target", choose(target, TARGETS)))
+    framework = TARGETS[target] or asked.framework
+    job = asked.model_copy(update={"framework": framework})
+    scenario = scenario_from_job(narrowed(job, deployment))
+    needs = launchable(scenario, candidates_of(deployment, scenario), 0)
+    if needs is None:
+        raise _refused(result, deployment, target, job)
+    plan = plan_of(scenario, deployment, checkpoint or scenario.model.name)
+    if target in _ROLES and not {engine.role for engine in plan.engines} <= set(_ROLES[target]):
+        raise _refused(result, deployment, target, job)
+    conditions = () if needs == RELEASED else tuple(needs.split("; "))
+    warnings = tuple(_warnings(asked, scenario, deployment, framework, checkpoint))
+    files = _files(plan, target, framework, hosts)
+    text = readme(
+        deployment, plan, target, framework, places_of(plan, hosts), conditions=conditions, warnings=warnings
+    )
+    return LaunchFiles(target, framework, {"README.md": text, **files}, conditions, warnings)
+
+
+def _files(
+    plan: Plan, target: str, framework: str, hosts: Mapping[str, Sequence[str]] | None
+) -> dict[str, str]:
+    name = resource_name(plan.checkpoint)
+    if target == "dynamo":
+        return {"deployment.yaml": dynamo.manifest(plan, framework, name)}
+    if target == "llm-d":
+        return {
+            "modelserver.yaml": llm_d.manifest(plan, name),
+            "router.values.yaml": llm_d.router_values(name),
+        }
+    return _SCRIPTS[target](plan, places_of(plan, hosts))
+
+
+def resource_name(checkpoint: str) -> str:
+    """A name that Kubernetes takes, after the checkpoint's."""
+    short = re.sub(r"[^a-z0-9]+", "-", checkpoint.rsplit("/", 1)[-1].lower()).strip("-")
+    return short[:_LONGEST_NAME].strip("-") or "model"
+
+
+def _refused(result: Mapping[str, Any], deployment: Mapping[str, Any], target: str, job: Job) -> InputError:
+    """Why a target does not run a deployment, and the best of the ranking that it does."""
+    name = f"{deployment['label']} ({deployment['mode']})"
+    remedy = "choose another --target; the result ranks nothing that this one runs"
+    for rank, other in enumerate(result["ranking"], 1):
+        scenario = scenario_from_job(narrowed(job, other))
+        roles = _ROLES.get(target)
+        if launchable(scenario, candidates_of(other, scenario), 0) is None:
+            continue
+        if roles is None or {e.role for e in plan_of(scenario, other, "").engines} <= set(roles):
+            best = f"{other['label']} ({other['mode']})"
+            remedy = f"choose another --target, or --rank {rank}: {best}, the best ranked that it runs"
+            break
+    return InputError(Problem("--target", target, not_run(target, name), remedy))
+
+
+def _warnings(
+    job: Job, scenario: Scenario, deployment: Mapping[str, Any], framework: str, checkpoint: str | None
+) -> list[str]:
+    found = []
+    if framework != job.framework:
+        found.append(
+            f"its latencies were estimated with kernels of {job.framework}: search with framework {framework} to see "
+            "what its own would reach"
+        )
+    if not deployment["feasible"]:
+        found.append(f"it breaks a limit: {deployment['reason']}")
+    stored, used = scenario.model.quantization, scenario.quantization
+    for role in ("gemm", "moe"):
+        mine, theirs = getattr(used, role), getattr(stored, role)
+        if checkpoint is None and mine != theirs and (role == "gemm" or scenario.moe):
+            found.append(
+                f"it was estimated with {role} in {mine}, the checkpoint stores {theirs}: name one of that type with "
+                "--checkpoint"
+            )
+    return found

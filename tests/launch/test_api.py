@@ -1,0 +1,79 @@
+import pytest
+
+from afd_dse.errors import InputError
+from afd_dse.launch.api import TARGETS, launch_files, resource_name
+from tests.launch.deployments import deployment, job, result
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["colocated", "pd"])
+def test_every_target_is_written_with_a_readme(target: str, name: str) -> None:
+    found = launch_files(result("vllm", name), deployment("vllm", name), target=target)
+    assert found.target == target
+    assert found.framework == (TARGETS[target] or "vllm")
+    assert len(found.files) >= 2
+    label = deployment("vllm", name)["label"]
+    assert found.files["README.md"].startswith(f"# deepseek-ai/DeepSeek-V3 as {label} on {target}\n")
+    assert all(text.endswith("\n") for text in found.files.values())
+
+
+def test_the_framework_of_the_job_is_the_target_unless_another_is_named() -> None:
+    assert launch_files(result("sglang", "pd"), deployment("sglang", "pd")).target == "sglang"
+    other = launch_files(result("sglang", "pd"), deployment("sglang", "pd"), target="trtllm")
+    assert any("estimated with kernels of sglang" in text for text in other.warnings)
+
+
+def test_what_no_release_runs_is_refused_with_the_best_that_it_does() -> None:
+    ranked = result("sglang", "afd", "pd")
+    with pytest.raises(InputError) as caught:
+        launch_files(ranked, deployment("sglang", "afd"))
+    [problem] = caught.value.problems
+    assert problem.field == "--target"
+    assert "--rank 2" in problem.remedy
+    assert launch_files(ranked, deployment("sglang", "pd")).files
+    with pytest.raises(InputError, match="nothing that this one runs"):
+        launch_files(result("sglang", "afd"), deployment("sglang", "afd"))
+
+
+@pytest.mark.parametrize("target", ["dynamo", "llm-d"])
+def test_afd_is_started_by_scripts_alone(target: str) -> None:
+    ranked = result("vllm", "afd", "colocated")
+    assert "attention.sh" in launch_files(ranked, deployment("vllm", "afd")).files
+    with pytest.raises(InputError, match="--rank 2"):
+        launch_files(ranked, deployment("vllm", "afd"), target=target)
+
+
+def test_an_unknown_target_is_named_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match="llm-d"):
+        launch_files(result("vllm", "pd"), deployment("vllm", "pd"), target="llmd")
+
+
+def test_conditions_are_what_a_release_needs() -> None:
+    assert launch_files(result("vllm", "colocated"), deployment("vllm", "colocated")).conditions == ()
+    assert launch_files(result("vllm", "pd"), deployment("vllm", "pd")).conditions == ("--enable-dbo",)
+
+
+def test_a_checkpoint_of_other_types_is_asked_for() -> None:
+    stored = {"job": job("vllm", quantization={"kv_cache": "fp8", "moe": "fp8"}), "ranking": []}
+    given = {**deployment("vllm", "colocated")}
+    given["quantization"] = {**given["quantization"], "moe": "fp8"}
+    found = launch_files(stored, given)
+    assert any("moe in fp8, the checkpoint stores fp8_block" in text for text in found.warnings)
+    named = launch_files(stored, given, checkpoint="/models/mine")
+    assert not any("checkpoint stores" in text for text in named.warnings)
+    assert "/models/mine" in named.files["serve.sh"]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "name"),
+    [
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3-1"),
+        ("/models/My Model_v2/", "model"),
+        (
+            "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8-with-a-long-tail",
+            "qwen3-235b-a22b-instruct-2507-fp8-with-a",
+        ),
+    ],
+)
+def test_names_are_such_as_kubernetes_takes(checkpoint: str, name: str) -> None:
+    assert resource_name(checkpoint) == name
