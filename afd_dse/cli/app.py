@@ -30,6 +30,10 @@ def optimize(
     space: Annotated[
         str | None, typer.Option(metavar="SPACE", help="Search space: a name or a file.")
     ] = None,
+    launchable: Annotated[
+        bool | None,
+        typer.Option("--launchable", help="Only deployments that a release of the framework runs today."),
+    ] = None,
     method: Annotated[str | None, typer.Option(metavar="METHOD", help="auto, exhaustive or optuna.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a sampled search.")] = None,
     trials: Annotated[
@@ -62,6 +66,7 @@ def optimize(
     changes = {
         "modes": modes,
         "space": space,
+        "launchable": launchable,
         "method": method,
         "seed": seed,
         "trials": trials,

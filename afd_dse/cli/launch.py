@@ -2,9 +2,11 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from afd_dse.launch.api import LaunchFiles, launch_files
+from afd_dse.launch.api import LaunchFiles, best_run, launch_files
+from afd_dse.results.words import not_run
 
 
 def read(
@@ -15,7 +17,7 @@ def read(
     checkpoint: str | None,
     hosts: Path | None,
 ) -> LaunchFiles:
-    """The files for a deployment of the result at ``source``.
+    """The files for a deployment of the result at ``source``; absent ``mode`` and ``rank``, the best that is run.
 
     Raises :class:`InputError` for what is no result, lacks the deployment, or cannot be launched so.
     """
@@ -24,10 +26,16 @@ def read(
     from afd_dse.results.result import read_result
 
     document = read_result(source).document
-    deployment = read_deployment(str(source), mode, rank)
     pools = [pool["name"] for pool in document["job"]["cluster"]["pools"]]
     addresses = None if hosts is None else read_hosts(hosts, pools)
-    return launch_files(document, deployment, target=target, checkpoint=checkpoint, hosts=addresses)
+    chosen = best_run(document, target) if mode is None and rank is None else None
+    deployment = read_deployment(str(source), mode, rank) if chosen is None else chosen
+    found = launch_files(document, deployment, target=target, checkpoint=checkpoint, hosts=addresses)
+    if chosen is None or chosen["label"] == document["best"]["label"]:
+        return found
+    answer, other = (f"{one['label']} ({one['mode']})" for one in (document["best"], chosen))
+    note = f"{not_run(found.target, answer)}: this is {other}, the best listed that it runs"
+    return replace(found, warnings=(note, *found.warnings))
 
 
 def write(found: LaunchFiles, out: Path) -> list[Path]:

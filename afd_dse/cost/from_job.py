@@ -46,7 +46,7 @@ def _profile(name: str, entry: dict[str, Any]) -> FrameworkProfile:
     return FrameworkProfile(
         name,
         launches={partition: _launch(takes) for partition, takes in entry["launches"].items()},
-        overlap=_launch(entry["overlap"]),
+        overlap=_launch(entry["overlap"]) if "overlap" in entry else None,
         context_parallel={phase: _launch(takes) for phase, takes in entry["context_parallel"].items()},
         **simple,
     )
@@ -135,6 +135,7 @@ def scenario_from_job(job: Job) -> Scenario:
         intervals=calibration.intervals.get(job.framework),
         draft_tokens=job.speculative.draft_tokens,
         accepted_per_step=job.speculative.accepted_tokens_per_step,
+        only_launchable=job.search.launchable,
     )
 
 

@@ -64,8 +64,9 @@ class FrameworkProfile:
     sequence's output for which a running one holds pages on average (1: reserved as a whole).
 
     What a release can run: ``launches`` partitions (canonical text), ``overlap`` of micro-batches in layers that are
-    not split, and ``context_parallel`` phases in which it spreads a sequence over several GPUs, with what that takes;
-    ``mixed_attention`` whether an engine cuts attention by TP and DP at once, ``mixed_experts`` experts by TP and EP.
+    not split (None: no release does), and ``context_parallel`` phases in which it spreads a sequence over several GPUs,
+    with what that takes; ``mixed_attention`` whether an engine cuts attention by TP and DP at once, ``mixed_experts``
+    experts by TP and EP.
     """
 
     name: str
@@ -84,7 +85,7 @@ class FrameworkProfile:
     default_reserve_bytes: float
     default_reserve_bytes_per_token: float
     launches: Mapping[str, Launch]
-    overlap: Launch
+    overlap: Launch | None
     context_parallel: Mapping[str, Launch]
     mixed_attention: bool
     mixed_experts: bool
@@ -169,7 +170,10 @@ class Slo:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that stays fixed while candidates vary."""
+    """Everything that stays fixed while candidates vary.
+
+    ``only_launchable`` where only what a release of the framework runs is searched.
+    """
 
     model: ModelArchitecture
     quantization: Quantization
@@ -180,6 +184,7 @@ class Scenario:
     draft_tokens: int = 0
     accepted_per_step: float = 1.0
     intervals: Intervals | None = None
+    only_launchable: bool = False
 
     @cached_property
     def databases(self) -> tuple[OperatorDatabase, ...]:

@@ -30,7 +30,6 @@ TARGETS: Mapping[str, str | None] = {
 """What files are written for, and the framework that runs in it; None: that of the job."""
 _SCRIPTS = {"vllm": vllm.scripts, "sglang": sglang.scripts, "trtllm": trtllm.scripts}
 _ROLES = {"dynamo": dynamo.ROLES, "llm-d": llm_d.ROLES}
-_ON_KUBERNETES = tuple(_ROLES)
 _LONGEST_NAME = 40
 
 
@@ -70,25 +69,37 @@ def launch_files(
     :class:`InputError` where the target does not run the deployment, with the best that it does.
     """
     asked = load_job(dict(result["job"]))
+    job, target = _job_for(result, target)
+    plan = _plan_if_run(job, deployment, target, checkpoint)
+    if plan is None:
+        raise _refused(result, deployment, target)
+    scenario = scenario_from_job(narrowed(job, deployment))
+    needs = launchable(scenario, candidates_of(deployment, scenario), 0) or RELEASED
+    conditions = () if needs == RELEASED else tuple(needs.split("; "))
+    warnings = tuple(_warnings(asked, scenario, deployment, job.framework, checkpoint))
+    files = _files(plan, target, job.framework, hosts)
+    places = places_of(plan, hosts)
+    text = readme(deployment, plan, target, job.framework, places, conditions=conditions, warnings=warnings)
+    return LaunchFiles(target, job.framework, {"README.md": text, **files}, conditions, warnings)
+
+
+def _job_for(result: Mapping[str, Any], target: str | None) -> tuple[Job, str]:
+    """The result's job with the framework that runs in ``target``, and the target; absent: the job's framework."""
+    asked = load_job(dict(result["job"]))
     target = target or asked.framework
     if target not in TARGETS:
         raise InputError(Problem("--target", target, "no such target", choose(target, TARGETS)))
-    framework = TARGETS[target] or asked.framework
-    job = asked.model_copy(update={"framework": framework})
+    return asked.model_copy(update={"framework": TARGETS[target] or asked.framework}), target
+
+
+def _plan_if_run(job: Job, deployment: Mapping[str, Any], target: str, checkpoint: str | None) -> Plan | None:
+    """The engines of a deployment under ``job``; None where the target does not run it."""
     scenario = scenario_from_job(narrowed(job, deployment))
-    needs = launchable(scenario, candidates_of(deployment, scenario), 0)
-    if needs is None:
-        raise _refused(result, deployment, target, job)
+    if launchable(scenario, candidates_of(deployment, scenario), 0) is None:
+        return None
     plan = plan_of(scenario, deployment, checkpoint or scenario.model.name)
-    if target in _ROLES and not {engine.role for engine in plan.engines} <= set(_ROLES[target]):
-        raise _refused(result, deployment, target, job)
-    conditions = () if needs == RELEASED else tuple(needs.split("; "))
-    warnings = tuple(_warnings(asked, scenario, deployment, framework, checkpoint))
-    files = _files(plan, target, framework, hosts)
-    text = readme(
-        deployment, plan, target, framework, places_of(plan, hosts), conditions=conditions, warnings=warnings
-    )
-    return LaunchFiles(target, framework, {"README.md": text, **files}, conditions, warnings)
+    roles = _ROLES.get(target)
+    return plan if roles is None or {engine.role for engine in plan.engines} <= set(roles) else None
 
 
 def _files(
@@ -111,19 +122,20 @@ def resource_name(checkpoint: str) -> str:
     return short[:_LONGEST_NAME].strip("-") or "model"
 
 
-def _refused(result: Mapping[str, Any], deployment: Mapping[str, Any], target: str, job: Job) -> InputError:
-    """Why a target does not run a deployment, and the best of the ranking that it does."""
+def best_run(result: Mapping[str, Any], target: str | None) -> Mapping[str, Any] | None:
+    """The best deployment of a result that ``target`` runs (absent: the job's framework); None where it lists none."""
+    job, target = _job_for(result, target)
+    listed = (result["best"], result["best_launchable"], *result["ranking"])
+    return next((one for one in listed if one and _plan_if_run(job, one, target, "")), None)
+
+
+def _refused(result: Mapping[str, Any], deployment: Mapping[str, Any], target: str) -> InputError:
+    """Why a target does not run a deployment, and the best that it does."""
+    best, remedy = best_run(result, target), "search with --launchable, or choose another --target"
+    if best is not None:
+        known = f"{best['label']} ({best['mode']})"
+        remedy = f"leave --rank and --mode out for the best listed that it runs, {known}, or {remedy}"
     name = f"{deployment['label']} ({deployment['mode']})"
-    remedy = "choose another --target; the result ranks nothing that this one runs"
-    for rank, other in enumerate(result["ranking"], 1):
-        scenario = scenario_from_job(narrowed(job, other))
-        roles = _ROLES.get(target)
-        if launchable(scenario, candidates_of(other, scenario), 0) is None:
-            continue
-        if roles is None or {e.role for e in plan_of(scenario, other, "").engines} <= set(roles):
-            best = f"{other['label']} ({other['mode']})"
-            remedy = f"choose another --target, or --rank {rank}: {best}, the best ranked that it runs"
-            break
     return InputError(Problem("--target", target, not_run(target, name), remedy))
 
 

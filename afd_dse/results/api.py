@@ -13,12 +13,13 @@ from afd_dse.results.choice import over_types
 from afd_dse.results.datatypes import labelled, narrowed
 from afd_dse.results.deployment import Deployment, deployment_of
 from afd_dse.results.parse import candidates_of
+from afd_dse.results.policies import modes_of
 from afd_dse.results.result import Result, build_result
 from afd_dse.search.parallel import usable_processes
 from afd_dse.search.pool import Found
 from afd_dse.search.run import search
 from afd_dse.search.space import load_space
-from afd_dse.spec.cells import PARTITIONS, parse_partition
+from afd_dse.spec.cells import PARTITIONS
 from afd_dse.spec.job import Job, job_warnings
 from afd_dse.spec.load import load_job
 from afd_dse.spec.modes import mode_name
@@ -53,17 +54,17 @@ def _optimized(
 ) -> Result:
     """The answer of a job with one data type a role."""
     scenario = scenario_from_job(job)
-    asked = job.search
+    asked, modes = job.search, modes_of(job, scenario)
     outcome = search(
         scenario,
         load_space(asked.space_path),
-        [(name, parse_partition(text)) for name, text in asked.partitions],
+        modes,
         asked.objective,
         method=asked.method,
         seed=asked.seed,
         trials=asked.trials,
         journal=asked.storage or asked.journal,
-        grids={name: grids_of(name) for name, _ in asked.partitions},
+        grids={name: grids_of(name) for name, _ in modes},
         progress=progress or (lambda mode, rows: None),
         processes=processes,
     )

@@ -1,23 +1,15 @@
 """The sharing policy of a deployment in words, and whether a framework can run it."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from afd_dse.architecture.model import Mla
-from afd_dse.cost.columns import (
-    CHUNKED,
-    DECODE_PRIORITY,
-    PHASES,
-    POLICIES,
-    PRIORITIZED,
-    TILE_SHARED,
-    Candidates,
-)
-from afd_dse.cost.expert_barrier import copies_experts
-from afd_dse.cost.phase import Cut
-from afd_dse.cost.scenario import FrameworkProfile, Launch, Scenario
-from afd_dse.spec.cells import PARTITIONS, Partition, Phase
+from afd_dse.cost.columns import CHUNKED, DECODE_PRIORITY, POLICIES, PRIORITIZED, TILE_SHARED, Candidates
+from afd_dse.cost.launching import needs, runs
+from afd_dse.cost.scenario import Scenario
+from afd_dse.errors import InputError, Problem
+from afd_dse.results.words import not_run
+from afd_dse.spec.cells import PARTITIONS, Partition, parse_partition
+from afd_dse.spec.job import Job
+from afd_dse.spec.modes import mode_name
 from afd_dse.spec.suggest import choose
 
 # What is launched without conditions.
@@ -50,52 +42,27 @@ def policy_code(partition: Partition, name: str) -> tuple[int, str, str]:
     return code, "", ""
 
 
-def _runs(
-    launch: Launch, scenario: Scenario, partition: Partition, cuts: Mapping[Phase, Cut], phase: Phase
-) -> bool:
-    """Whether what a release has runs the model in ``phase`` of ``partition``, whose phases are cut so."""
-    cut = cuts[phase]
-    latent = any(isinstance(kind.attention, Mla) for kind in scenario.model.kinds)
-    return (
-        (not launch.families or scenario.model.family in launch.families)
-        and launch.micro_batches in (0, int(cut.micro_batches[0]))
-        and not (launch.attention_leads and (cut.attention_gpus < cut.ffn_gpus).any())
-        and not (launch.spread_experts and ((cut.dp == 1) | (cut.ep == 1)).any())
-        and not (launch.latent and not latent)
-        and not (launch.apart and partition.is_joint)
-        and not (launch.alone and (cuts[Phase.PREFILL].cp > 1).any())
-        and not (launch.whole_heads and (cut.tp > 1).any())
-    )
-
-
-def _is_cut(framework: FrameworkProfile, cut: Cut) -> bool:
-    """Whether a framework cuts a phase so."""
-    attention, experts = (cut.tp > 1) & (cut.dp > 1), (cut.moe_tp > 1) & (cut.ep > 1)
-    return bool(
-        (framework.mixed_attention or not attention.any()) and (framework.mixed_experts or not experts.any())
-    )
-
-
 def launchable(scenario: Scenario, candidates: Candidates, row: int) -> str | None:
-    """What the framework's release needs to run a candidate, :data:`RELEASED` if nothing; None where it can't.
-
-    No release shares GPUs by tiles, or copies experts while it serves.
-    """
-    one, framework = candidates.take(np.array([row])), scenario.framework
+    """What the framework's release needs to run a candidate, :data:`RELEASED` if nothing; None where it can't."""
+    one = candidates.take(np.array([row]))
     partition = PARTITIONS[int(one.integer("partition")[0])]
-    cuts = {phase: Cut.of(one, phase) for phase in Phase}
-    whole = [p for p in Phase if not partition.splits(p) and (cuts[p].micro_batches > 1).any()]
-    spread = [p for p in Phase if (cuts[p].cp > 1).any()]
-    taken: list[tuple[Launch | None, Phase]] = [(framework.launches.get(partition.text), Phase.DECODE)]
-    taken += [(framework.overlap, phase) for phase in whole]
-    taken += [(framework.context_parallel.get(PHASES[phase]), phase) for phase in spread]
-    if (one.integer("policy") == TILE_SHARED).any():
+    if not runs(scenario, partition, one)[0]:
         return None
-    if any(copies_experts(cut.expert_policy).any() or not _is_cut(framework, cut) for cut in cuts.values()):
-        return None
-    needs: dict[str, None] = {}
-    for launch, phase in taken:
-        if launch is None or not _runs(launch, scenario, partition, cuts, phase):
-            return None
-        needs[launch.words] = None
-    return "; ".join(words for words in needs if words != RELEASED) or RELEASED
+    return "; ".join(words for words in needs(scenario, partition, one) if words != RELEASED) or RELEASED
+
+
+def modes_of(job: Job, scenario: Scenario) -> list[tuple[str, Partition]]:
+    """The modes that ``job`` searches as (name, partition); of all of them those that a release runs where it says so.
+
+    Raises :class:`InputError` for a mode that it names and no release runs.
+    """
+    found = [(name, parse_partition(text)) for name, text in job.search.partitions]
+    if not job.search.launchable:
+        return found
+    kept = [(name, partition) for name, partition in found if partition.text in scenario.framework.launches]
+    if not isinstance(job.search.modes, str) and len(kept) < len(found):
+        left = next(name for name, partition in found if partition.text not in scenario.framework.launches)
+        known = ", ".join(mode_name(text) for text in scenario.framework.launches)
+        remedy = f"set search.launchable to false, or use {known}"
+        raise InputError(Problem("search.modes", left, not_run(scenario.framework.name), remedy))
+    return kept

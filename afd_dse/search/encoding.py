@@ -9,6 +9,7 @@ import numpy.typing as npt
 from scipy.spatial import cKDTree
 
 from afd_dse.cost.columns import PHASES, Candidates
+from afd_dse.cost.launching import runs
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.joint import is_bounded
@@ -170,8 +171,11 @@ class SampledSpace:
         return found
 
     def fits(self, rows: IntArray) -> npt.NDArray[np.bool_]:
-        """Whether one unit fits into the cluster, [n]."""
-        return np.asarray((self._used(rows, self._picks(rows)) <= self._counts).all(axis=1))
+        """Whether one unit fits into the cluster, [n], and is run by a release where only such are searched."""
+        fitting = np.asarray((self._used(rows, self._picks(rows)) <= self._counts).all(axis=1))
+        if self._scenario.only_launchable:
+            fitting &= runs(self._scenario, self._units.partition, self.decode(rows), self._units.phases)
+        return fitting
 
     def decode(self, rows: IntArray) -> Candidates:
         """Candidates of the parameter sets [n, parameters]."""

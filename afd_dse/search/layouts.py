@@ -11,6 +11,7 @@ import numpy.typing as npt
 from afd_dse.architecture.weights import legal_attention_tp, legal_dense_tp, legal_moe_tp
 from afd_dse.cost.columns import DECODE_PRIORITY, EXPERT_POLICIES, PHASES, POLICIES, TILE_SHARED, Candidates
 from afd_dse.cost.expert_barrier import HISTORY, STATIC, copies_experts
+from afd_dse.cost.launching import runs
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.space import Grid
@@ -150,17 +151,21 @@ def enumerate_layouts(
 ) -> Candidates:
     """All layouts of the groups that serve ``phases`` (one replica, no load yet) within the cluster's GPUs.
 
-    Both phases of a joint partition use the same number of micro-batches.
+    Both phases of a joint partition use the same number of micro-batches. Of a scenario that asks for it, only what a
+    release runs.
     """
     options = group_options(scenario, partition, phases, grid)
     picks = np.stack(np.nonzero(fitting(scenario, options)))
     micro = np.asarray(grid.micro_batches, dtype=np.int64)
     columns = dict.fromkeys(phases, np.tile(micro, picks.shape[1]))
-    return options.candidates(np.repeat(picks, len(micro), axis=1), columns)
+    found = options.candidates(np.repeat(picks, len(micro), axis=1), columns)
+    if scenario.only_launchable:
+        found = found.take(np.flatnonzero(runs(scenario, partition, found, phases)))
+    return found
 
 
 def layout_count(scenario: Scenario, partition: Partition, phases: Sequence[Phase], grid: Grid) -> int:
-    """How many layouts :func:`enumerate_layouts` gives."""
+    """How many layouts :func:`enumerate_layouts` gives, whether or not a release runs them."""
     options = group_options(scenario, partition, phases, grid)
     return int(fitting(scenario, options).sum()) * len(grid.micro_batches)
 

@@ -24,7 +24,7 @@ from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.proof import Proof, enumerated, explained, sampled
 from afd_dse.search.prospects import Prospects
 from afd_dse.search.sides import DecodeSide, PrefillSide, tabulate_decode, tabulate_prefill
-from afd_dse.search.space import Space, load_space, restricted
+from afd_dse.search.space import Space, load_space, restricted, without_unreleased
 from afd_dse.search.supply import Supplies
 from afd_dse.spec.cells import Partition, Phase
 
@@ -82,7 +82,8 @@ class UnitTables:
         pairing: Sequence[Partition] = (),
         objective: Objective | None = None,
     ) -> None:
-        self._scenario, self.space, self.progress = scenario, space, progress
+        self._scenario, self.progress = scenario, progress
+        self.space = without_unreleased(space) if scenario.only_launchable else space
         self._pairing, self._objective = pairing, objective
         self._prefill: dict[bool, Supplies] = {}
         self._decode: dict[bool, DecodeSide] = {}
@@ -342,7 +343,8 @@ def _outcome(
         proof = enumerated(scenario, partition, objective, considered, evaluated)
     if found is None or not len(found):
         none = np.zeros(0, dtype=np.int64)
-        why = note or "no layout fits the cluster"
+        run = " of those that a release runs" if scenario.only_launchable else ""
+        why = note or f"no layout{run} fits the cluster"
         return ModeOutcome(name, partition, None, none, considered, evaluated, method, why, proof)
     ranked = ranking(scenario, objective, found)
     return ModeOutcome(name, partition, found, ranked, considered, evaluated, method, note, proof)

@@ -126,6 +126,24 @@ def restricted(space: Space, grids: Mapping[str, Mapping[str, Any]], name: str) 
         raise DatabaseError(f"preset {name}: {wrong}") from error
 
 
+def without_unreleased(space: Space) -> Space:
+    """``space`` without the ways to share GPUs and to place experts that no release has.
+
+    Raises :class:`InputError` where a grid lists no other.
+    """
+    document = space.model_dump()
+    for structure in ("whole", "split", "shared"):
+        grid = document[structure]
+        for name, unreleased in (("policies", "tile_shared"), ("expert_policies", "prefetch")):
+            left = [value for value in grid[name] if not value.startswith(unreleased)]
+            if not left:
+                message = "no release has any of these"
+                remedy = "set search.launchable to false, or list others"
+                raise InputError(Problem(f"search.space.{structure}.{name}", grid[name], message, remedy))
+            grid[name] = left
+    return Space.model_validate(document)
+
+
 def load_space(reference: str | Path) -> Space:
     """Read a space: a path, or the name of one that ships with the package (``default``, ``quick``, ``wide``).
 

@@ -1,5 +1,6 @@
 """What a trial of a sampled search is: a whole deployment, or a decode unit that counts by the best pair it makes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,11 +9,12 @@ import numpy as np
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import evaluate, gpus_by_pool
 from afd_dse.cost.evaluation import CONSTRAINTS
+from afd_dse.cost.launching import BoolArray, runs
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.cost.units import DecodeUnits, decode_units
 from afd_dse.operators.latency import FloatArray
-from afd_dse.rows import distinct_rows, join_rows
+from afd_dse.rows import distinct_rows, join_rows, take_rows
 from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import best_rates, best_scores, evaluated, narrowed, paired, probes
 from afd_dse.search.pool import Found, keep, scores
@@ -29,7 +31,8 @@ BEST_PAIRS = 8
 PAIRED = 0.2
 LEAST_PAIRED = 20
 _TINY = 1e-9
-# Whether a unit fits into the cluster is known without evaluating it, and its speed tells of the limit on TPOT.
+# Whether a unit fits into the cluster, and a release runs it, is known without evaluating it; its speed tells of the
+# limit on TPOT.
 _TOLD = [number for number, name in enumerate(CONSTRAINTS) if name not in ("gpus", "TPOT")]
 
 
@@ -66,6 +69,24 @@ def most_pairs(trials: int) -> int:
     return max(round(PAIRED * trials), LEAST_PAIRED) + BEST_PAIRS
 
 
+def _released(
+    scenario: Scenario, partition: Partition, block: Candidates, phases: Sequence[Phase]
+) -> BoolArray:
+    """Which candidates [n] a release runs, where only such are searched; else all."""
+    if not scenario.only_launchable:
+        return np.ones(len(block), dtype=bool)
+    return runs(scenario, partition, block, phases)
+
+
+def _without(slack: FloatArray, out: BoolArray) -> FloatArray:
+    """``slack`` [n, constraints] with candidates left ``out`` [n] as if they did not fit into the cluster."""
+    if not out.any():
+        return slack
+    found = slack.copy()
+    found[out, CONSTRAINTS.index("gpus")] = -1.0
+    return found
+
+
 class Deployments:
     """Trials are whole deployments."""
 
@@ -76,8 +97,11 @@ class Deployments:
     def measure(self, block: Candidates) -> Measured:
         """Evaluate candidates [n]."""
         found = Found(block, evaluate(self._scenario, block))
-        self._kept.append(keep(self._scenario, self._objective, found))
-        m, slack = found.evaluation.metrics, found.evaluation.slack
+        ok = _released(self._scenario, self._partition, block, tuple(Phase))
+        if ok.any():
+            some = found if ok.all() else found.take(np.flatnonzero(ok))
+            self._kept.append(keep(self._scenario, self._objective, some))
+        m, slack = found.evaluation.metrics, _without(found.evaluation.slack, ~ok)
         speed = m["tokens_per_s_per_user"]
         return Measured(
             speed,
@@ -115,7 +139,9 @@ class DecodeTrials:
     def measure(self, block: Candidates) -> Measured:
         """Evaluate decode units [n]."""
         units = decode_units(self._scenario, self._partition, block)
-        self._units.append((block, units))
+        ok = _released(self._scenario, self._partition, block, (Phase.DECODE,))
+        some = np.flatnonzero(ok)
+        self._units += [(block.take(some), take_rows(units, some))] if len(some) else []
         side = units_apart(block, units)
         rate = best_rates(self._scenario, self._supplies, side, self._objective)
         score = best_scores(self._scenario, self._supplies, side, self._objective)
@@ -127,7 +153,7 @@ class DecodeTrials:
             1.0 / units.tpot_s,
             rate * self._scenario.workload.osl,
             score,
-            slack,
+            _without(slack, ~ok),
             np.column_stack([-np.log(units.tpot_s), bent(units.memory_slack)]),
         )
 

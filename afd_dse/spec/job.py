@@ -208,6 +208,8 @@ class Search(Spec):
     space: str = Field(DEFAULT_SPACE, min_length=1, examples=[DEFAULT_SPACE])
     """Search space: a file relative to the job file, or one that ships with the package (`default`, `quick`, …), also
     by its path `search_spaces/default.yaml`."""
+    launchable: bool = False
+    """`true`: only deployments that a release of the framework runs today, with what it takes."""
     method: Method = "auto"
     """`exhaustive` enumerates the space, `optuna` samples it, `auto` decides and says why."""
     seed: int = Field(0, ge=0, lt=2**32)

@@ -18,6 +18,7 @@ from afd_dse.results.datatypes import Combination, combinations, suffix
 from afd_dse.results.files import check_folder, write_files
 from afd_dse.results.fleet import Stairs, fleet_document, model_result, nearest_miss, with_steps
 from afd_dse.results.layout import labels
+from afd_dse.results.policies import modes_of
 from afd_dse.results.result import Result, model_facts
 from afd_dse.results.table import candidate_table
 from afd_dse.results.words import types_words
@@ -26,7 +27,6 @@ from afd_dse.search.pool import pareto_rows, ranking
 from afd_dse.search.run import Progress
 from afd_dse.search.space import load_space
 from afd_dse.search.staircase import Staircase, staircase
-from afd_dse.spec.cells import parse_partition
 from afd_dse.spec.fleet import FleetFile, load_fleet
 from afd_dse.spec.job import Job, job_warnings
 from afd_dse.spec.presets import grids_of
@@ -153,11 +153,12 @@ def _steps_of(one: Combination, progress: Progress) -> tuple[pd.DataFrame, Stair
     """The steps of all modes with one combination of data types, as a table of candidates."""
     asked, scenario = one.job.search, one.scenario
     assert scenario is not None
+    modes = modes_of(one.job, scenario)
     stairs = staircase(
         scenario,
         load_space(asked.space_path),
-        [(name, parse_partition(text)) for name, text in asked.partitions],
-        grids={name: grids_of(name) for name, _ in asked.partitions},
+        modes,
+        grids={name: grids_of(name) for name, _ in modes},
         progress=progress,
         processes=usable_processes(),
     )

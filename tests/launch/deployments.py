@@ -23,8 +23,8 @@ COLOCATED: dict[str, Any] = {
 }
 PD: dict[str, Any] = {
     "groups": [
-        {"cells": ["PA", "PF"], "replicas": 2, "micro_batches": 2, **SMALL},
-        {"cells": ["DA", "DF"], "replicas": 1, "micro_batches": 2, **SPREAD},
+        {"cells": ["PA", "PF"], "replicas": 2, **SMALL},
+        {"cells": ["DA", "DF"], "replicas": 1, **SPREAD},
     ],
     "batch_size": 25,
     "chunk_tokens": 8192,
@@ -47,7 +47,8 @@ CONTEXT: dict[str, Any] = {
     "batch_size": 25,
     "chunk_tokens": 8192,
 }
-NAMED = {"colocated": COLOCATED, "pd": PD, "afd": AFD, "context": CONTEXT}
+OVERLAPPED = PD | {"groups": [group | {"micro_batches": 2} for group in PD["groups"]]}
+NAMED = {"overlapped": OVERLAPPED, "colocated": COLOCATED, "pd": PD, "afd": AFD, "context": CONTEXT}
 
 
 def job(framework: str, **changes: Any) -> dict[str, Any]:
@@ -61,8 +62,10 @@ def deployment(framework: str, name: str) -> dict[str, Any]:
 
 
 def result(framework: str, *names: str) -> dict[str, Any]:
-    """What is read of a result whose ranking holds these deployments."""
-    return {"job": job(framework), "ranking": [deployment(framework, name) for name in names]}
+    """What is read of a result that ranks these deployments."""
+    ranking = [deployment(framework, name) for name in names]
+    runs = next((one for one in ranking if one["launchable"]), None)
+    return {"job": job(framework), "best": ranking[0], "best_launchable": runs, "ranking": ranking}
 
 
 def plan(framework: str, name: str, **changes: Any) -> Plan:

@@ -1,7 +1,7 @@
 import pytest
 
 from afd_dse.errors import InputError
-from afd_dse.launch.api import TARGETS, launch_files, resource_name
+from afd_dse.launch.api import TARGETS, best_run, launch_files, resource_name
 from tests.launch.deployments import deployment, job, result
 
 
@@ -29,18 +29,23 @@ def test_what_no_release_runs_is_refused_with_the_best_that_it_does() -> None:
         launch_files(ranked, deployment("sglang", "afd"))
     [problem] = caught.value.problems
     assert problem.field == "--target"
-    assert "--rank 2" in problem.remedy
-    assert launch_files(ranked, deployment("sglang", "pd")).files
-    with pytest.raises(InputError, match="nothing that this one runs"):
-        launch_files(result("sglang", "afd"), deployment("sglang", "afd"))
+    assert deployment("sglang", "pd")["label"] in problem.remedy
+    assert best_run(ranked, None) == deployment("sglang", "pd")
+    alone = result("sglang", "afd")
+    with pytest.raises(InputError, match="search with --launchable"):
+        launch_files(alone, deployment("sglang", "afd"))
+    assert best_run(alone, None) is None
+    # What one target does not run, another may.
+    assert best_run(alone, "vllm") == deployment("sglang", "afd")
 
 
 @pytest.mark.parametrize("target", ["dynamo", "llm-d"])
 def test_afd_is_started_by_scripts_alone(target: str) -> None:
     ranked = result("vllm", "afd", "colocated")
     assert "attention.sh" in launch_files(ranked, deployment("vllm", "afd")).files
-    with pytest.raises(InputError, match="--rank 2"):
+    with pytest.raises(InputError, match="no release of"):
         launch_files(ranked, deployment("vllm", "afd"), target=target)
+    assert best_run(ranked, target) == deployment("vllm", "colocated")
 
 
 def test_an_unknown_target_is_named_with_the_known_ones() -> None:
@@ -50,11 +55,12 @@ def test_an_unknown_target_is_named_with_the_known_ones() -> None:
 
 def test_conditions_are_what_a_release_needs() -> None:
     assert launch_files(result("vllm", "colocated"), deployment("vllm", "colocated")).conditions == ()
-    assert launch_files(result("vllm", "pd"), deployment("vllm", "pd")).conditions == ("--enable-dbo",)
+    overlapped = launch_files(result("vllm", "overlapped"), deployment("vllm", "overlapped"))
+    assert overlapped.conditions == ("--enable-dbo",)
 
 
 def test_a_checkpoint_of_other_types_is_asked_for() -> None:
-    stored = {"job": job("vllm", quantization={"kv_cache": "fp8", "moe": "fp8"}), "ranking": []}
+    stored = {"job": job("vllm", quantization={"kv_cache": "fp8", "moe": "fp8"})}
     given = {**deployment("vllm", "colocated")}
     given["quantization"] = {**given["quantization"], "moe": "fp8"}
     found = launch_files(stored, given)

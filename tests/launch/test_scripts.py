@@ -93,7 +93,9 @@ def test_vllm_counts_ranks_by_tp_and_dp_and_limits_by_rank() -> None:
     assert decode["--all2all-backend"] == "deepep_low_latency"
     assert decode["--max-num-seqs"] == "40"
     assert json.loads(decode["--kv-transfer-config"])["kv_connector"] == "NixlConnector"
-    assert "--enable-dbo" in decode
+    assert "--enable-dbo" not in decode
+    overlapped = plan("vllm", "overlapped")
+    assert "--enable-dbo" in values(vllm.options(overlapped, engine(overlapped, DECODE)))
     prefill = values(vllm.options(found, engine(found, PREFILL)))
     assert prefill["--max-num-batched-tokens"] == "8192"
     alone = plan("vllm", "colocated")
@@ -182,8 +184,9 @@ def test_drafts_are_those_of_the_models_own_module() -> None:
 
 
 def test_deepeps_buffers_hold_what_a_rank_dispatches_at_once() -> None:
-    found = plan("sglang", "pd")
+    found = plan("sglang", "overlapped")
     decode = engine(found, DECODE)
+    assert "--enable-two-batch-overlap" in values(sglang.options(found, decode))
     assert sglang.environment(found, decode) == {}
     name = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
     assert sglang.environment(found, replace(decode, sequences=600)) == {name: "300"}
