@@ -67,7 +67,9 @@ def _job_rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str | Text]]:
     yield "workload", workload_text(job["workload"], job["demand"])
     yield "SLO", slo_text(job["slo"])
     words = _OBJECTIVES[job["search"]["objective"]][0]
-    yield "search", f"{words}; {effort(document)} ({document['method']})"
+    # NOTE: stored results may be older than this choice.
+    only = f" of what {job['framework']} runs today" if job["search"].get("launchable") else ""
+    yield "search", f"{words}{only}; {effort(document)} ({document['method']})"
     yield "proof", "\n".join(proof_parts(document))
 
 
@@ -192,10 +194,13 @@ def _print_next(out: Console, document: Mapping[str, Any], job: str, written: Se
         rows.append((f"afd-dse optimize {name} --space {_LARGEST_SPACE}", words))
     if document["best"] or document["nearest_misses"]:
         rows.append((f"afd-dse estimate {name} {where}", "where the time goes, operator by operator"))
-    if written and document["best"] and document["best"]["launchable"]:
-        rows.append(
-            (f"afd-dse launch {where} --out {where}/launch", "write what starts it, engine by engine")
-        )
+    best, framework = document["best"], document["job"]["framework"]
+    if best and best["launchable"] is None:
+        words = f"the best of what {framework} runs today"
+        rows.append((f"afd-dse optimize {name} --launchable", words))
+    if written and document["best_launchable"]:
+        words = "scripts and configurations that start it, or the best listed that can be launched"
+        rows.append((f"afd-dse launch {where} --out {where}/launch", words))
     others = [
         entry["name"] for entry in document["modes"] if entry["status"] == "feasible" and entry["reason"]
     ]

@@ -31,6 +31,10 @@ class Field:
     default: Value = None
 
 
+# A choice of two as the form shows it, and as the job has it.
+_SWITCH = {"false": False, "true": True}
+
+
 @lru_cache(maxsize=1)
 def fields() -> tuple[Field, ...]:
     """All fields in the order of the form."""
@@ -88,6 +92,15 @@ def fields() -> tuple[Field, ...]:
         ),
         Field("search.modes", "Modes", "all, or names separated by commas", "text", modes, default="all"),
         Field("search.space", "Space", "quick for a first look; or a file", "text", spaces, default="quick"),
+        Field(
+            "search.launchable",
+            "Launchable only",
+            "true: what a release of the framework runs today",
+            "text",
+            tuple(_SWITCH),
+            True,
+            "false",
+        ),
     )
 
 
@@ -143,6 +156,8 @@ def _remove(job: dict[str, Any], path: str) -> None:
 
 
 def _whole(value: Value) -> Value:
+    if isinstance(value, str):
+        return _SWITCH.get(value, value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -182,6 +197,8 @@ def _get(job: Any, path: str) -> Any:
 def _simple(value: Any) -> Value:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return str(value).lower()
     return value if isinstance(value, str | int | float) or value is None else None
 
 

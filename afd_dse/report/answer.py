@@ -16,7 +16,7 @@ from afd_dse.results.words import constraint, number, percent, signed_percent
 
 # How many changes the top of the page names.
 _TELLING = 3
-_FILES = "`afd-dse launch` writes the files that start it."
+_FILES = "The command “launch” writes the files that start it."
 # Less than this share of a limit is a rounding error.
 _NOTHING = 1e-5
 
@@ -92,6 +92,8 @@ def asked_words(document: Mapping[str, Any]) -> str:
     """Model, cluster, workload, limits in one line."""
     job = document["job"]
     where = f"{document['model']['name']} on {pools_text(job)} with {job['framework']}"
+    # NOTE: stored results may be older than this choice.
+    where += ", only what its release runs today" if job["search"].get("launchable") else ""
     return f"{where}; {workload_text(job['workload'], job['demand'])}; {slo_text(job['slo'])}"
 
 
@@ -199,7 +201,8 @@ def _launch(document: Mapping[str, Any]) -> str:
         other = f" Of what the search kept the best that can be launched is {runs['label']} ({runs['mode']})."
     if best["launchable"]:
         return f"With conditions: {best['launchable']}.{other} {_FILES}"
-    return f"Not today: no release of {framework} runs {best['label']} ({best['mode']}).{other}"
+    better = "A search with search.launchable finds the best that it runs."
+    return f"Not today: no release of {framework} runs {best['label']} ({best['mode']}).{other} {better}"
 
 
 def shares_of(document: Mapping[str, Any]) -> tuple[tuple[str, float, str], ...]:

@@ -39,6 +39,18 @@ def test_a_second_pool_and_several_modes_can_be_given() -> None:
     assert [name for name, _ in job.search.partitions] == ["pd", "pd_afd"]
 
 
+def test_what_can_be_launched_is_a_switch_that_is_read_back() -> None:
+    plain, _ = checked(job_text(DEFAULTS))
+    assert plain is not None
+    assert not plain.search.launchable
+    text = job_text(DEFAULTS | {"search.launchable": "true"})
+    job, problems = checked(text)
+    assert problems == ()
+    assert job is not None
+    assert job.search.launchable
+    assert form_values(yaml.safe_load(text))["search.launchable"] == "true"
+
+
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
