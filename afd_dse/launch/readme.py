@@ -5,7 +5,7 @@ from typing import Any
 
 from afd_dse.launch import dynamo, llm_d, sglang, trtllm, vllm
 from afd_dse.launch.placement import Place
-from afd_dse.launch.plan import Engine, Plan
+from afd_dse.launch.plan import ATTENTION, FFN, Engine, Plan
 from afd_dse.results.words import number
 
 _ENTRANCES = {  # ports of a router, and of an engine alone
@@ -15,6 +15,9 @@ _ENTRANCES = {  # ports of a router, and of an engine alone
 }
 # Frameworks whose engine of several nodes is started from its first one.
 _FROM_THE_FIRST = ("trtllm",)
+# Frameworks that bring neither NIXL nor DeepEP, and roles that exchange tokens by means of their own.
+_BARE = ("vllm", "sglang")
+_SPLIT = (ATTENTION, FFN)
 _GUIDES = "https://github.com/llm-d/llm-d"
 
 
@@ -36,7 +39,8 @@ def readme(
         f"{number(deployment['requests_per_s'])} requests/s.",
         "",
     ]
-    lines += _bullets("It takes", conditions) + _bullets("Before you start", warnings)
+    lines += _bullets("It takes", [*conditions, *_beside(plan, framework)])
+    lines += _bullets("Before you start", warnings)
     lines += [
         f"Requests of up to {plan.longest:,} tokens are served, prompt and output; a batch may exceed its mean by "
         "three standard deviations.",
@@ -44,6 +48,15 @@ def readme(
     ]
     steps = _on_kubernetes(target) if target not in _ENTRANCES else _by_hand(plan, framework, places)
     return "\n".join([*lines, "## Start", "", *steps, ""])
+
+
+def _beside(plan: Plan, framework: str) -> list[str]:
+    """What is installed beside a framework that does not bring it."""
+    if framework not in _BARE:
+        return []
+    exchanges = any(engine.role not in _SPLIT and engine.dp > 1 and engine.ep > 1 for engine in plan.engines)
+    found = ["NIXL, which hands the KV cache over"] if plan.hands_over else []
+    return [*found, *(["DeepEP, which exchanges tokens of experts"] if exchanges else [])]
 
 
 def _bullets(title: str, items: Sequence[str]) -> list[str]:

@@ -59,6 +59,18 @@ def test_conditions_are_what_a_release_needs() -> None:
     assert overlapped.conditions == ("--enable-dbo",)
 
 
+def test_what_a_framework_does_not_bring_is_named() -> None:
+    def text(framework: str, name: str) -> str:
+        return launch_files(result(framework, name), deployment(framework, name)).files["README.md"]
+
+    assert "NIXL" in text("vllm", "pd")
+    assert "DeepEP" in text("sglang", "pd")
+    assert "NIXL" not in text("vllm", "colocated")
+    assert "DeepEP" not in text("trtllm", "pd")
+    assert "DeepEP" in text("vllm", "afd")  # of its prefill
+    assert "vLLM 0.30" in text("vllm", "afd")
+
+
 def test_a_checkpoint_of_other_types_is_asked_for() -> None:
     stored = {"job": job("vllm", quantization={"kv_cache": "fp8", "moe": "fp8"})}
     given = {**deployment("vllm", "colocated")}
