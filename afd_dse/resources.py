@@ -1,6 +1,7 @@
 """Where the data that ships with the package lies (operator database, search spaces), and how its files are read."""
 
 import ctypes
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 _PACKAGE = Path(__file__).resolve().parent
 
 
+@cache
 def data_root() -> Path:
     """Folder that holds ``operator_db/`` and ``search_spaces/``.
 

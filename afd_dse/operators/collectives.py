@@ -57,7 +57,7 @@ class CollectiveTable:
         light = collective_light(rates, operation, size, rows["num_gpus"].to_numpy())
         efficiency = light / (rows["latency_ms"].to_numpy() * 1e-3)
         good = np.isfinite(efficiency) & (efficiency > 0.0) & (efficiency <= MAX_EFFICIENCY)
-        rows = rows.assign(size=size, efficiency=efficiency)[good]
+        rows = rows[["kernel_source", "num_gpus"]].assign(size=size, efficiency=efficiency)[good]
         grouped = rows.groupby(["kernel_source", "num_gpus"])
         spans = grouped["size"].agg(["min", "max"])
         self._known = [
@@ -156,11 +156,10 @@ class CollectiveFamily:
                     # Decode runs in CUDA graphs, prefill messages are too long for launching to matter.
                     rows = custom[~custom["kernel_source"].str.endswith("_eager")]
                     found.append(CollectiveTable(rows, rates, operation, at_home))
-            nccl = load_table(place, "nccl", "nccl")
-            if nccl is not None:
-                rows = nccl[(nccl["op_name"] == OPERATIONS[operation]) & (nccl["nccl_dtype"] == NCCL_DTYPE)]
-                if len(rows):
-                    found.append(CollectiveTable(rows, rates, operation, at_home))
+            only = {"op_name": OPERATIONS[operation], "nccl_dtype": NCCL_DTYPE}
+            nccl = load_table(place, "nccl", "nccl", only=only)
+            if nccl is not None and len(nccl):
+                found.append(CollectiveTable(nccl, rates, operation, at_home))
         return found
 
     def covered(self, operation: str, gpus: npt.ArrayLike) -> npt.NDArray[np.bool_]:

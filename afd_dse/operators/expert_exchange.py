@@ -16,7 +16,7 @@ from afd_dse.operators.borrowing import provenance, rates_of, sources
 from afd_dse.operators.fastest import Kernel, curve_of, fastest
 from afd_dse.operators.interpolation import CurveSet
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
-from afd_dse.operators.store import load_table
+from afd_dse.operators.store import ALL_ROWS, load_table
 from afd_dse.rows import distinct_keys
 from afd_dse.spec.accelerator import Accelerator
 
@@ -113,8 +113,15 @@ def _deepep_normal(rows: pd.DataFrame, phase: str, rates: Accelerator) -> pd.Dat
     )
 
 
-def _moe_a2a(rows: pd.DataFrame, phase: str, suffix: str) -> pd.DataFrame:
-    rows = rows[(rows["phase"] == phase) & rows["comm_backend"].str.endswith(suffix)]
+_A2A_COLUMNS = [
+    *("comm_backend", "comm_dtype", "hidden_size", "topk"),
+    *("num_experts", "ep_size", "num_tokens", "latency_ms"),
+]
+
+
+def _moe_a2a(rows: pd.DataFrame, suffix: str) -> pd.DataFrame:
+    ours = [backend for backend in rows["comm_backend"].unique() if backend.endswith(suffix)]
+    rows = rows.loc[rows["comm_backend"].isin(ours), _A2A_COLUMNS]
     return _frame(
         rows,
         kernel=rows["comm_backend"],
@@ -288,7 +295,7 @@ class ExchangeFamily:
             "deepep_ll" if low_latency else "deepep_normal": lambda rows, rates: (
                 _deepep_ll(rows, phase, rates) if low_latency else _deepep_normal(rows, phase, rates)
             ),
-            "moe_a2a": lambda rows, _: _moe_a2a(rows, phase, "_ll" if low_latency else "_ht"),
+            "moe_a2a": lambda rows, _: _moe_a2a(rows, "_ll" if low_latency else "_ht"),
         }
         order = sources(self._accelerator, self._framework, "bfloat16")
         places = dict.fromkeys((source.accelerator, source.framework) for source in order)
@@ -300,7 +307,7 @@ class ExchangeFamily:
             # A fabric of another reach says nothing here: NVL72 exchanges don't stand for those of an HGX node.
             if rates.scale_up_gpus != self._accelerator.scale_up_gpus:
                 continue
-            frame = load_table(place, framework, op)
+            frame = load_table(place, framework, op, only={"phase": phase} if op == "moe_a2a" else ALL_ROWS)
             rows = None if frame is None else readers[op](frame, rates)
             if rows is not None and len(rows):
                 own = place == self._accelerator.tables and framework == self._framework

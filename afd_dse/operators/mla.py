@@ -145,7 +145,7 @@ class HeadTable:
 
 def _nearest_types(table: pd.DataFrame, dtypes: BlockDtypes) -> tuple[str, str]:
     """(attention, KV) types of the table nearest to those asked; the cache's type comes first."""
-    measured = set(zip(table["mla_dtype"], table["kv_cache_dtype"], strict=True))
+    measured = table[["mla_dtype", "kv_cache_dtype"]].drop_duplicates().itertuples(index=False, name=None)
     return min(sorted(measured), key=lambda pair: (pair[1] != dtypes.kv, pair[0] != dtypes.attention))
 
 
@@ -153,11 +153,10 @@ def _nearest_types(table: pd.DataFrame, dtypes: BlockDtypes) -> tuple[str, str]:
 def module_table(rates: Rates, framework: str, op: str, dtypes: BlockDtypes) -> HeadTable | None:
     """Whole-block surfaces over (batch, tokens or context) for the nearest measured types, None if there are none."""
     accelerator = rates.accelerator
-    table = load_table(str(accelerator.tables), framework, op)
+    table = load_table(str(accelerator.tables), framework, op, only={"model": MODULE_MODEL})
     if table is None:
         return None
-    table = table[table["model"] == MODULE_MODEL]
-    gemm_dtype = nearest_gemm_dtype(accelerator, dtypes.gemm, set(table["gemm_type"]))
+    gemm_dtype = nearest_gemm_dtype(accelerator, dtypes.gemm, set(table["gemm_type"].unique()))
     attention, kv = _nearest_types(table, dtypes)
     table = table[
         (table["gemm_type"] == gemm_dtype)
