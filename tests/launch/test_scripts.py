@@ -102,17 +102,27 @@ def test_vllm_counts_ranks_by_tp_and_dp_and_limits_by_rank() -> None:
     assert "--kv-transfer-config" not in values(vllm.options(alone, engine(alone, SERVE)))
 
 
-def test_both_sides_of_afd_are_told_of_each_other() -> None:
+def test_both_sides_of_afd_are_told_of_each_other(tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    assert bash is not None
+    (tmp_path / "vllm").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "vllm").chmod(0o755)
     found = scripts("vllm", "afd")
-    for role in ("attention", "ffn"):
-        assert '\\"num_attention_ranks\\": 16, \\"num_ffn_ranks\\": 8' in found[f"{role}.sh"]
-        assert f'\\"role\\": \\"{role}\\"' in found[f"{role}.sh"]
-        assert "--enable-dbo" in found[f"{role}.sh"]
     places = places_of(plan("vllm", "afd"))
-    hosts = " ".join(place.hosts[0] for place in places["ffn"])
-    assert f"FFN_HOST=({hosts})" in found["attention.sh"]
-    assert "--kv-transfer-config" in found["attention.sh"]
-    assert "--kv-transfer-config" not in found["ffn.sh"]
+    for role in ("attention", "ffn"):
+        (tmp_path / f"{role}.sh").write_text(found[f"{role}.sh"])
+        for number, partner in enumerate(places["ffn"]):
+            words = [bash, str(tmp_path / f"{role}.sh"), str(number), "0"]
+            path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+            told = subprocess.run(words, env=path, capture_output=True, text=True, check=True).stdout.split(
+                "\n"
+            )
+            afd = json.loads(told[told.index("--additional-config") + 1])["afd"]
+            assert afd["role"] == role
+            assert afd["host"] == partner.hosts[0]
+            assert (afd["num_attention_ranks"], afd["num_ffn_ranks"]) == (16, 8)
+            assert "--enable-dbo" in told
+            assert ("--kv-transfer-config" in told) == (role == "attention")
     # Requests of decode go to attention.
     assert all(f"--decode http://{place.hosts[0]}:" in found["router.sh"] for place in places["attention"])
 
