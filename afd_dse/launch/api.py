@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from afd_dse.cost.from_job import scenario_from_job
@@ -97,9 +98,17 @@ def _plan_if_run(job: Job, deployment: Mapping[str, Any], target: str, checkpoin
     scenario = scenario_from_job(narrowed(job, deployment))
     if launchable(scenario, candidates_of(deployment, scenario), 0) is None:
         return None
-    plan = plan_of(scenario, deployment, checkpoint or scenario.model.name)
+    plan = plan_of(scenario, deployment, checkpoint or _checkpoint(job, scenario))
     roles = _ROLES.get(target)
     return plan if roles is None or {engine.role for engine in plan.engines} <= set(roles) else None
+
+
+def _checkpoint(job: Job, scenario: Scenario) -> str:
+    """The job's model as an engine takes it: its name, or the folder of the ``config.json`` that the job names."""
+    path = Path(job.model)
+    if not path.is_absolute():
+        return scenario.model.name
+    return str(path.parent if path.suffix == ".json" else path)
 
 
 def _files(

@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from afd_dse.errors import InputError
 from afd_dse.launch.api import TARGETS, best_run, launch_files, resource_name
+from afd_dse.resources import operator_db_root
 from tests.launch.deployments import deployment, job, result
 
 
@@ -80,6 +83,14 @@ def test_a_checkpoint_of_other_types_is_asked_for() -> None:
     named = launch_files(stored, given, checkpoint="/models/mine")
     assert not any("checkpoint stores" in text for text in named.warnings)
     assert "/models/mine" in named.files["serve.sh"]
+
+
+def test_a_model_given_by_its_config_is_served_from_the_folder_of_that(tmp_path: Path) -> None:
+    shape = operator_db_root() / "catalogue" / "models" / "deepseek-ai--DeepSeek-V3.json"
+    (tmp_path / "config.json").write_text(shape.read_text())
+    stored = {"job": job("vllm", model=str(tmp_path / "config.json"))}
+    found = launch_files(stored, deployment("vllm", "colocated"))
+    assert f"vllm serve {tmp_path}" in found.files["serve.sh"]
 
 
 @pytest.mark.parametrize(
