@@ -105,8 +105,8 @@ def _plan_if_run(job: Job, deployment: Mapping[str, Any], target: str, checkpoin
 
 def _checkpoint(job: Job, scenario: Scenario) -> str:
     """The job's model as an engine takes it: its name, or the folder of the ``config.json`` that the job names."""
-    path = Path(job.model)
-    if not path.is_absolute():
+    path = Path(job.model) if isinstance(job.model, str) else None
+    if path is None or not path.is_absolute():
         return scenario.model.name
     return str(path.parent if path.suffix == ".json" else path)
 
