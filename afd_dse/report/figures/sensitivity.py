@@ -1,6 +1,6 @@
 """What would change the answer: a tornado of the objective under every change."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,37 @@ def _relative(found: Mapping[str, Any] | None, metric: Metric, answer: float) ->
     return float(found[metric.name]) / answer - 1.0
 
 
+def _words(value: float | None) -> str:
+    return NOT_FEASIBLE if value is None else signed_percent(value / 100.0)
+
+
+def _label(
+    figure: go.Figure, names: Sequence[str], percent: Sequence[float | None], other: Mapping[str, float]
+) -> None:
+    """Write what bar and diamond say beside them, beyond the diamond where that lies on the bar's side."""
+    at: list[float] = []
+    sides: list[str] = []
+    words: list[str] = []
+    for name, value in zip(names, percent, strict=True):
+        ends, right = [0.0, value or 0.0, other.get(name, 0.0)], (value or 0.0) >= 0.0
+        at.append(max(ends) if right else min(ends))
+        sides.append("middle right" if right else "middle left")
+        second = f"; ◆ {_words(other[name])}" if name in other else ""
+        # Spaces that are not collapsed keep the words clear of the mark.
+        words.append(f"\u00a0\u00a0{_words(value)}{second}\u00a0\u00a0")
+    figure.add_scatter(
+        x=at,
+        y=list(names),
+        text=words,
+        textposition=sides,
+        textfont={"color": INK[0]},
+        mode="text",
+        cliponaxis=False,
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
 def sensitivity_figure(info: SensitivityInfo) -> go.Figure:
     """Bars of the recommended layout, diamonds of the best known one where that is another."""
     percent = [None if value is None else 100.0 * value for value in info.recommended]
@@ -84,11 +115,8 @@ def sensitivity_figure(info: SensitivityInfo) -> go.Figure:
             name=name,
             orientation="h",
             marker_color=colour,
-            text=[NOT_FEASIBLE if value is None else signed_percent(value / 100.0) for _, value in chosen],
-            textposition="outside",
-            textfont={"color": INK[0]},
-            cliponaxis=False,
-            hovertemplate="%{y}: %{text}<extra></extra>",
+            customdata=[_words(value) for _, value in chosen],
+            hovertemplate="%{y}: %{customdata}<extra></extra>",
         )
     other = [
         (name, 100.0 * value, label)
@@ -106,6 +134,7 @@ def sensitivity_figure(info: SensitivityInfo) -> go.Figure:
         marker={"symbol": "diamond", "size": 11, "color": INK[0]},
         hovertemplate="%{text}<extra>%{y}</extra>",
     )
+    _label(figure, info.names, percent, {name: value for name, value, _ in other})
     values = [value for value in percent if value is not None] + [value for _, value, _ in other] + [0.0]
     room = 0.3 * (max(values) - min(values) or 1.0)
     figure.update_layout(barmode="overlay")
