@@ -10,7 +10,7 @@ from afd_dse.cost.from_job import scenario_from_job
 from afd_dse.cost.scenario import Scenario
 from afd_dse.errors import InputError, Problem
 from afd_dse.launch import dynamo, llm_d, sglang, trtllm, vllm
-from afd_dse.launch.placement import places_of
+from afd_dse.launch.placement import Place, places_of
 from afd_dse.launch.plan import Plan, plan_of
 from afd_dse.launch.readme import readme
 from afd_dse.results.datatypes import narrowed
@@ -77,11 +77,29 @@ def launch_files(
     scenario = scenario_from_job(narrowed(job, deployment))
     needs = launchable(scenario, candidates_of(deployment, scenario), 0) or RELEASED
     conditions = () if needs == RELEASED else tuple(needs.split("; "))
-    warnings = tuple(_warnings(asked, scenario, deployment, job.framework, checkpoint))
-    files = _files(plan, target, job.framework, hosts)
     places = places_of(plan, hosts)
+    warnings = (
+        *_warnings(asked, scenario, deployment, job.framework, checkpoint),
+        *_crowded(scenario, plan, places),
+    )
+    files = _files(plan, target, job.framework, hosts)
     text = readme(deployment, plan, target, job.framework, places, conditions=conditions, warnings=warnings)
     return LaunchFiles(target, job.framework, {"README.md": text, **files}, conditions, warnings)
+
+
+def _crowded(scenario: Scenario, plan: Plan, places: Mapping[str, Sequence[Place]]) -> list[str]:
+    """What is to be known where engines that do not fill nodes need more of these than a pool has."""
+    found = []
+    for pool in scenario.pools:
+        mine = (place for engine in plan.engines if engine.pool == pool.name for place in places[engine.role])
+        need = len({host for place in mine for host in place.hosts})
+        have = -(-pool.count // pool.accelerator.node_gpus)
+        if need > have:
+            size = pool.accelerator.node_gpus
+            found.append(
+                f"its engines do not share nodes of {size} GPUs: {need} are needed, {pool.name} has {have}"
+            )
+    return found
 
 
 def _job_for(result: Mapping[str, Any], target: str | None) -> tuple[Job, str]:

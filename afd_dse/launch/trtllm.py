@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from afd_dse.launch.placement import Place
-from afd_dse.launch.plan import PREFILL, SERVE, Engine, Plan
+from afd_dse.launch.plan import DECODE, PREFILL, SERVE, Engine, Plan
 from afd_dse.launch.shell import Expression, Option, command, option, script, yaml_text
 
 PORT, ROUTER_PORT = 8100, 8000
@@ -86,7 +86,7 @@ def scripts(plan: Plan, places: Mapping[str, Sequence[Place]]) -> dict[str, str]
                 "num_instances": len(places[role]),
                 "urls": [f"{place.hosts[0]}:{PORT + place.number}" for place in places[role]],
             }
-            for section, role in (("context_servers", PREFILL), ("generation_servers", "decode"))
+            for section, role in (("context_servers", PREFILL), ("generation_servers", DECODE))
         }
         found["router.yaml"] = yaml_text({"hostname": "0.0.0.0", "port": ROUTER_PORT, **servers})
         text = "trtllm-serve disaggregated -c router.yaml"

@@ -48,7 +48,20 @@ CONTEXT: dict[str, Any] = {
     "chunk_tokens": 8192,
 }
 OVERLAPPED = PD | {"groups": [group | {"micro_batches": 2} for group in PD["groups"]]}
-NAMED = {"overlapped": OVERLAPPED, "colocated": COLOCATED, "pd": PD, "afd": AFD, "context": CONTEXT}
+# Engines of six GPUs, of which nodes of eight hold one each.
+UNEVEN: dict[str, Any] = {
+    "groups": [{"cells": ["PA", "PF", "DA", "DF"], "replicas": 17, "tp": 1, "dp": 6, "moe_tp": 1, "ep": 6}],
+    "batch_size": 4,
+    "chunk_tokens": 2048,
+}
+NAMED = {
+    "uneven": UNEVEN,
+    "overlapped": OVERLAPPED,
+    "colocated": COLOCATED,
+    "pd": PD,
+    "afd": AFD,
+    "context": CONTEXT,
+}
 
 
 def job(framework: str, **changes: Any) -> dict[str, Any]:

@@ -74,6 +74,14 @@ def test_what_a_framework_does_not_bring_is_named() -> None:
     assert "vLLM 0.30" in text("vllm", "afd")
 
 
+def test_engines_that_leave_gaps_on_nodes_may_need_more_of_them_than_there_are() -> None:
+    found = launch_files(result("vllm", "uneven"), deployment("vllm", "uneven"))
+    assert "its engines do not share nodes of 8 GPUs: 17 are needed, main has 16" in found.warnings
+    assert not any(
+        "nodes" in text for text in launch_files(result("vllm", "pd"), deployment("vllm", "pd")).warnings
+    )
+
+
 def test_a_checkpoint_of_other_types_is_asked_for() -> None:
     stored = {"job": job("vllm", quantization={"kv_cache": "fp8", "moe": "fp8"})}
     given = {**deployment("vllm", "colocated")}
