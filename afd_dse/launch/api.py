@@ -81,6 +81,7 @@ def launch_files(
     warnings = (
         *_warnings(asked, scenario, deployment, job.framework, checkpoint),
         *_crowded(scenario, plan, places),
+        *(vllm.warnings(plan) if job.framework == "vllm" else ()),
     )
     files = _files(plan, target, job.framework, hosts)
     text = readme(deployment, plan, target, job.framework, places, conditions=conditions, warnings=warnings)

@@ -104,6 +104,17 @@ def _afd(plan: Plan, engine: Engine, partners: Sequence[Place]) -> tuple[list[st
     return lines, [("--additional-config", Expression(f'"{quoted}"'))]
 
 
+def warnings(plan: Plan) -> list[str]:
+    """What may keep the engines of a plan from starting, and no term of the catalogue tells."""
+    prefill, decode = plan.engine(PREFILL), plan.engine(DECODE) or plan.engine(ATTENTION)
+    if prefill is None or decode is None or decode.tp % prefill.tp == 0:
+        return []
+    return [
+        f"prefill cuts attention {prefill.tp} ways and decode {decode.tp}: vLLM's NIXL connector wants a multiple in "
+        "decode, but for models with MLA"
+    ]
+
+
 def scripts(plan: Plan, places: Mapping[str, Sequence[Place]]) -> dict[str, str]:
     """A script a role, and one of the router where there is anything to choose between."""
     found = {}

@@ -102,6 +102,16 @@ def test_vllm_counts_ranks_by_tp_and_dp_and_limits_by_rank() -> None:
     assert "--kv-transfer-config" not in values(vllm.options(alone, engine(alone, SERVE)))
 
 
+def test_decode_that_cuts_attention_less_than_prefill_is_warned_of_under_vllm() -> None:
+    found = plan("vllm", "pd")
+    assert vllm.warnings(found) == []
+    prefill, decode = found.engines
+    swapped = replace(found, engines=(replace(prefill, tp=4, dp=2), replace(decode, tp=2, dp=8)))
+    [text] = vllm.warnings(swapped)
+    assert "4 ways and decode 2" in text
+    assert vllm.warnings(replace(found, engines=(prefill, replace(decode, tp=2, dp=8)))) == []
+
+
 def test_both_sides_of_afd_are_told_of_each_other(tmp_path: Path) -> None:
     bash = shutil.which("bash")
     assert bash is not None
