@@ -127,12 +127,12 @@ def restricted(space: Space, grids: Mapping[str, Mapping[str, Any]], name: str) 
 
 
 def without_unreleased(space: Space) -> Space:
-    """``space`` without the ways to share GPUs and to place experts that no release has.
+    """``space`` without the ways to share GPUs and to place experts that no release has; ``shared`` units none has.
 
     Raises :class:`InputError` where a grid lists no other.
     """
     document = space.model_dump()
-    for structure in ("whole", "split", "shared"):
+    for structure in ("whole", "split"):
         grid = document[structure]
         for name, unreleased in (("policies", "tile_shared"), ("expert_policies", "prefetch")):
             left = [value for value in grid[name] if not value.startswith(unreleased)]
