@@ -69,23 +69,21 @@ def launch_files(
     ``checkpoint`` is the model's name or path if not that of the job, ``hosts`` addresses of nodes by pool. Raises
     :class:`InputError` where the target does not run the deployment, with the best that it does.
     """
-    asked = load_job(dict(result["job"]))
     job, target = _job_for(result, target)
-    plan = _plan_if_run(job, deployment, target, checkpoint)
-    if plan is None:
+    run = _run(job, deployment, target, checkpoint)
+    if run is None:
         raise _refused(result, deployment, target)
-    scenario = scenario_from_job(narrowed(job, deployment))
-    needs = launchable(scenario, candidates_of(deployment, scenario), 0) or RELEASED
-    conditions = () if needs == RELEASED else tuple(needs.split("; "))
+    scenario, plan, needs = run
     places = places_of(plan, hosts)
+    conditions = () if needs == RELEASED else tuple(needs.split("; "))
     warnings = (
-        *_warnings(asked, scenario, deployment, job.framework, checkpoint),
+        *_warnings(str(result["job"]["framework"]), scenario, deployment, checkpoint),
         *_crowded(scenario, plan, places),
         *(vllm.warnings(plan) if job.framework == "vllm" else ()),
     )
-    files = _files(plan, target, job.framework, hosts)
     text = readme(deployment, plan, target, job.framework, places, conditions=conditions, warnings=warnings)
-    return LaunchFiles(target, job.framework, {"README.md": text, **files}, conditions, warnings)
+    files = {"README.md": text, **_files(plan, target, job.framework, places)}
+    return LaunchFiles(target, job.framework, files, conditions, warnings)
 
 
 def _crowded(scenario: Scenario, plan: Plan, places: Mapping[str, Sequence[Place]]) -> list[str]:
@@ -112,14 +110,18 @@ def _job_for(result: Mapping[str, Any], target: str | None) -> tuple[Job, str]:
     return asked.model_copy(update={"framework": TARGETS[target] or asked.framework}), target
 
 
-def _plan_if_run(job: Job, deployment: Mapping[str, Any], target: str, checkpoint: str | None) -> Plan | None:
-    """The engines of a deployment under ``job``; None where the target does not run it."""
+def _run(
+    job: Job, deployment: Mapping[str, Any], target: str, checkpoint: str | None
+) -> tuple[Scenario, Plan, str] | None:
+    """What a deployment is rated in under ``job``, its engines and what a release needs; None where none runs it."""
     scenario = scenario_from_job(narrowed(job, deployment))
-    if launchable(scenario, candidates_of(deployment, scenario), 0) is None:
+    needs = launchable(scenario, candidates_of(deployment, scenario), 0)
+    if needs is None:
         return None
     plan = plan_of(scenario, deployment, checkpoint or _checkpoint(job, scenario))
     roles = _ROLES.get(target)
-    return plan if roles is None or {engine.role for engine in plan.engines} <= set(roles) else None
+    runs = roles is None or {engine.role for engine in plan.engines} <= set(roles)
+    return (scenario, plan, needs) if runs else None
 
 
 def _checkpoint(job: Job, scenario: Scenario) -> str:
@@ -130,9 +132,7 @@ def _checkpoint(job: Job, scenario: Scenario) -> str:
     return str(path.parent if path.suffix == ".json" else path)
 
 
-def _files(
-    plan: Plan, target: str, framework: str, hosts: Mapping[str, Sequence[str]] | None
-) -> dict[str, str]:
+def _files(plan: Plan, target: str, framework: str, places: Mapping[str, Sequence[Place]]) -> dict[str, str]:
     name = resource_name(plan.checkpoint)
     if target == "dynamo":
         return {"deployment.yaml": dynamo.manifest(plan, framework, name)}
@@ -141,7 +141,7 @@ def _files(
             "modelserver.yaml": llm_d.manifest(plan, name),
             "router.values.yaml": llm_d.router_values(name),
         }
-    return _SCRIPTS[target](plan, places_of(plan, hosts))
+    return _SCRIPTS[target](plan, places)
 
 
 def resource_name(checkpoint: str) -> str:
@@ -154,7 +154,7 @@ def best_run(result: Mapping[str, Any], target: str | None) -> Mapping[str, Any]
     """The best deployment of a result that ``target`` runs (absent: the job's framework); None where it lists none."""
     job, target = _job_for(result, target)
     listed = (result["best"], result["best_launchable"], *result["ranking"])
-    return next((one for one in listed if one and _plan_if_run(job, one, target, "")), None)
+    return next((one for one in listed if one and _run(job, one, target, "")), None)
 
 
 def _refused(result: Mapping[str, Any], deployment: Mapping[str, Any], target: str) -> InputError:
@@ -168,13 +168,14 @@ def _refused(result: Mapping[str, Any], deployment: Mapping[str, Any], target: s
 
 
 def _warnings(
-    job: Job, scenario: Scenario, deployment: Mapping[str, Any], framework: str, checkpoint: str | None
+    estimated: str, scenario: Scenario, deployment: Mapping[str, Any], checkpoint: str | None
 ) -> list[str]:
-    found = []
-    if framework != job.framework:
+    """What to know of a deployment whose latencies were ``estimated`` for a framework."""
+    found, framework = [], scenario.framework.name
+    if framework != estimated:
         found.append(
-            f"its latencies were estimated with kernels of {job.framework}: search with framework {framework} to see "
-            "what its own would reach"
+            f"its latencies were estimated with kernels of {estimated}: search with framework {framework} to see what "
+            "its own would reach"
         )
     if not deployment["feasible"]:
         found.append(f"it breaks a limit: {deployment['reason']}")

@@ -19,6 +19,10 @@ class Place:
     gpus: tuple[int, ...]
     number: int
 
+    def address(self, port: int) -> str:
+        """Where the engine answers, if the first one on a node does at ``port``."""
+        return f"{self.hosts[0]}:{port + self.number}"
+
 
 def places_of(plan: Plan, hosts: Mapping[str, Sequence[str]] | None = None) -> dict[str, list[Place]]:
     """The places of all engines by role; no GPU is taken twice.

@@ -72,7 +72,7 @@ def _by_hand(plan: Plan, framework: str, places: Mapping[str, Sequence[Place]]) 
     several = sum(len(found) for found in places.values())
     if several == 1:
         [(_, [place])] = places.items()
-        return [*lines, f"Requests go to http://{place.hosts[0]}:{alone}/v1."]
+        return [*lines, f"Requests go to http://{place.address(alone)}/v1."]
     if plan.hands_over or framework in ("vllm", "sglang"):
         return [*lines, f"`bash router.sh` takes the requests, on port {router} of the node that it runs on."]
     return [

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from afd_dse.launch.placement import Place
 from afd_dse.launch.plan import DECODE, PREFILL, SERVE, Engine, Plan
-from afd_dse.launch.shell import Expression, Option, command, degree, flag, option, script
+from afd_dse.launch.shell import Expression, Option, command, degree, flag, option, router, script
 
 PORT, ROUTER_PORT = 30000, 8000
 _BOOTSTRAP_PORT, _INIT_PORT = 8998, 20000
@@ -113,14 +113,19 @@ def scripts(plan: Plan, places: Mapping[str, Sequence[Place]]) -> dict[str, str]
     for engine in plan.engines:
         name = f"{engine.role}.sh"
         found[name] = script(name, engine, places[engine.role], _lines(plan, engine))
+    urls = {role: [f"http://{place.address(PORT)}" for place in places[role]] for role in places}
+    lists: list[Option]
     if plan.hands_over:
-        lists = [("--prefill", _url(place), str(_BOOTSTRAP_PORT + place.number)) for place in places[PREFILL]]
-        found["router.sh"] = _router(
-            [("--pd-disaggregation",), *lists, *(("--decode", _url(place)) for place in places[DECODE])]
-        )
-    elif len(places[SERVE]) > 1:
-        found["router.sh"] = _router([("--worker-urls", *(_url(place) for place in places[SERVE]))])
-    return found
+        ports = [str(_BOOTSTRAP_PORT + place.number) for place in places[PREFILL]]
+        prefill = (("--prefill", url, port) for url, port in zip(urls[PREFILL], ports, strict=True))
+        lists = [("--pd-disaggregation",), *prefill, *(("--decode", url) for url in urls[DECODE])]
+    elif len(urls[SERVE]) > 1:
+        lists = [("--worker-urls", *urls[SERVE])]
+    else:
+        return found
+    where = [option("--host", "0.0.0.0"), option("--port", ROUTER_PORT)]
+    words = ["python3", "-m", "sglang_router.launch_router"]
+    return found | {"router.sh": router(words, [*where, *lists], "sglang-router")}
 
 
 def _lines(plan: Plan, engine: Engine) -> list[str]:
@@ -136,13 +141,3 @@ def _lines(plan: Plan, engine: Engine) -> list[str]:
     words = ["exec", "python3", "-m", "sglang.launch_server", "--model-path", plan.checkpoint]
     exports = [f"export {name}={value}" for name, value in environment(plan, engine).items()]
     return [*exports, command(words, [*where, *options(plan, engine)])]
-
-
-def _url(place: Place) -> str:
-    return f"http://{place.hosts[0]}:{PORT + place.number}"
-
-
-def _router(lists: Sequence[Option]) -> str:
-    where = [option("--host", "0.0.0.0"), option("--port", ROUTER_PORT)]
-    text = command(["exec", "python3", "-m", "sglang_router.launch_router"], [*where, *lists])
-    return f"#!/usr/bin/env bash\n# Requests go here; pip install sglang-router\nset -euo pipefail\n{text}\n"

@@ -14,6 +14,10 @@ Option = tuple[str, ...]
 """An option of a command line and its value, if it takes one."""
 
 
+IN_FOLDER = 'cd "$(dirname "$0")"'
+"""Go where the script lies."""
+
+
 class Expression(str):
     """A word that the shell is to expand, in quotes where it must stay one word."""
 
@@ -74,6 +78,20 @@ def script(
             "",
         ]
     )
+
+
+def router(words: Sequence[str], options: Sequence[Option], package: str = "") -> str:
+    """The script of what requests go to, in the folder of its files; ``package`` is what brings it."""
+    from_pip = f"; pip install {package}" if package else ""
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# Requests go here{from_pip}",
+        "set -euo pipefail",
+        IN_FOLDER,
+        command(["exec", *words], options),
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def yaml_text(*documents: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from afd_dse.launch.placement import Place
 from afd_dse.launch.plan import DECODE, PREFILL, SERVE, Engine, Plan
-from afd_dse.launch.shell import Expression, Option, command, option, script, yaml_text
+from afd_dse.launch.shell import IN_FOLDER, Expression, Option, command, option, router, script, yaml_text
 
 PORT, ROUTER_PORT = 8100, 8000
 # Seconds that the router waits for engines to load.
@@ -84,16 +84,14 @@ def scripts(plan: Plan, places: Mapping[str, Sequence[Place]]) -> dict[str, str]
         servers = {
             section: {
                 "num_instances": len(places[role]),
-                "urls": [f"{place.hosts[0]}:{PORT + place.number}" for place in places[role]],
+                "urls": [place.address(PORT) for place in places[role]],
             }
             for section, role in (("context_servers", PREFILL), ("generation_servers", DECODE))
         }
         found["router.yaml"] = yaml_text({"hostname": "0.0.0.0", "port": ROUTER_PORT, **servers})
-        text = "trtllm-serve disaggregated -c router.yaml"
-        found["router.sh"] = (
-            "#!/usr/bin/env bash\n# Requests go here.\nset -euo pipefail\n"
-            f'cd "$(dirname "$0")"\nexec {text} -t {_STARTS_WITHIN_S} -r {_STARTS_WITHIN_S}\n'
-        )
+        waits = [option("-t", _STARTS_WITHIN_S), option("-r", _STARTS_WITHIN_S)]
+        words = ["trtllm-serve", "disaggregated", "-c", "router.yaml"]
+        found["router.sh"] = router(words, waits)
     return found
 
 
@@ -105,12 +103,11 @@ def _lines(plan: Plan, engine: Engine) -> list[str]:
         option("--extra_llm_api_options", f"{engine.role}.yaml"),
     ]
     serve = ["trtllm-serve", plan.checkpoint]
-    here = 'cd "$(dirname "$0")"'
     if engine.nodes == 1:
-        return [here, command(["exec", *serve], options)]
+        return [IN_FOLDER, command(["exec", *serve], options)]
     every = engine.gpus_per_node
     return [
-        f"{here}  # the same folder on all nodes",
+        f"{IN_FOLDER}  # the same folder on all nodes",
         f'SLOTS=$(printf "%s:{every}," "${{HOSTS[@]}}")',
         "# One rank a GPU. Under Slurm: srun with as many tasks in place of mpirun, --mpi=pmix.",
         command(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from afd_dse.launch.placement import Place
 from afd_dse.launch.plan import ATTENTION, DECODE, FFN, PREFILL, SERVE, Engine, Plan
-from afd_dse.launch.shell import Expression, Option, command, degree, flag, option, script
+from afd_dse.launch.shell import Expression, Option, command, degree, flag, option, router, script
 
 PORT, ROUTER_PORT = 8000, 8080
 # Ports of engines on one node lie so far apart; each of their data parallel ranks takes one for handing KV over.
@@ -121,15 +121,20 @@ def scripts(plan: Plan, places: Mapping[str, Sequence[Place]]) -> dict[str, str]
     for engine in plan.engines:
         name = f"{engine.role}.sh"
         found[name] = script(name, engine, places[engine.role], _lines(plan, engine, places))
-    heads = {role: [_url(place) for place in places[role]] for role in places if role != FFN}
+    heads = {
+        role: [f"http://{place.address(PORT)}" for place in places[role]] for role in places if role != FFN
+    }
     if plan.hands_over:
         decode = heads.get(DECODE) or heads[ATTENTION]
         lists = [option("--prefill", url) for url in heads[PREFILL]]
         lists += [option("--decode", url) for url in decode]
-        found["router.sh"] = _router([("--vllm-pd-disaggregation",), *lists])
+        lists = [("--vllm-pd-disaggregation",), *lists]
     elif len(heads[SERVE]) > 1:
-        found["router.sh"] = _router([("--worker-urls", *heads[SERVE])])
-    return found
+        lists = [("--worker-urls", *heads[SERVE])]
+    else:
+        return found
+    where = [option("--host", "0.0.0.0"), option("--port", ROUTER_PORT)]
+    return found | {"router.sh": router(["vllm-router"], [*where, *lists], "vllm-router")}
 
 
 def _lines(plan: Plan, engine: Engine, places: Mapping[str, Sequence[Place]]) -> list[str]:
@@ -150,13 +155,3 @@ def _lines(plan: Plan, engine: Engine, places: Mapping[str, Sequence[Place]]) ->
         where.append((Expression('"${NODE[@]}"'),))
     words = ["exec", "vllm", "serve", plan.checkpoint]
     return [*lines, command(words, [*where, *options(plan, engine), *afd])]
-
-
-def _url(place: Place) -> str:
-    return f"http://{place.hosts[0]}:{PORT + place.number}"
-
-
-def _router(lists: Sequence[Option]) -> str:
-    where = [option("--host", "0.0.0.0"), option("--port", ROUTER_PORT)]
-    text = command(["exec", "vllm-router"], [*where, *lists])
-    return f"#!/usr/bin/env bash\n# Requests go here; pip install vllm-router\nset -euo pipefail\n{text}\n"

@@ -70,8 +70,8 @@ def what_if(job: Job, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     layouts = _layouts(document)
     block = Candidates.concatenate([candidates_of(layout, scenario) for layout in layouts])
     changes = [Change("as asked", 1.0, _same), *_changes(scenario)]
-    rows = [partial(_row, change, scenario, job.search.objective, block, layouts) for change in changes]
-    return in_processes(rows, usable_processes())
+    under = partial(_under, scenario=scenario, objective=job.search.objective, block=block, layouts=layouts)
+    return in_processes([partial(_row, change, under) for change in changes], usable_processes())
 
 
 def _layouts(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -168,16 +168,10 @@ def _experts(distribution: str) -> Callable[[Scenario], Scenario]:
     )
 
 
-def _row(
-    change: Change,
-    scenario: Scenario,
-    objective: Objective,
-    block: Candidates,
-    layouts: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
+def _row(change: Change, under: Callable[[Change], dict[str, Any]]) -> dict[str, Any]:
     row: dict[str, Any] = {"change": change.name, "factor": change.factor}
     try:
-        return row | _under(change, scenario, objective, block, layouts)
+        return row | under(change)
     except AfdDseError as error:  # the tables do not reach there: said, not hidden
         return row | {"reason": str(error)}
 
