@@ -31,7 +31,7 @@ def read(
     chosen = best_run(document, target) if mode is None and rank is None else None
     deployment = read_deployment(str(source), mode, rank) if chosen is None else chosen
     found = launch_files(document, deployment, target=target, checkpoint=checkpoint, hosts=addresses)
-    if chosen is None or chosen["label"] == document["best"]["label"]:
+    if chosen is None or chosen is document["best"]:
         return found
     answer, other = (f"{one['label']} ({one['mode']})" for one in (document["best"], chosen))
     note = f"{not_run(found.target, answer)}: this is {other}, the best listed that it runs"

@@ -55,6 +55,16 @@ def test_addresses_of_nodes_are_used(stored: Path, tmp_path: Path) -> None:
     assert "10.1.2.3:81" in done.stdout
 
 
+def test_another_deployment_than_the_answer_is_named_even_where_both_have_one_label(stored: Path) -> None:
+    document = json.loads((stored / "result.json").read_text())
+    runs = document["best_launchable"]
+    document["best"] = {**document["best_per_mode"]["afd"], "label": runs["label"]}
+    (stored / "result.json").write_text(json.dumps(document))
+    done = run("launch", stored)
+    assert done.exit_code == 0, done.stderr
+    assert f"no release of trtllm runs {runs['label']} (afd) today: this is {runs['label']}" in done.stderr
+
+
 BAD = {
     "no result": (["launch", "nowhere"], "nowhere"),
     "no such target": (["--target", "ollama"], "--target: no such target (got 'ollama')"),
