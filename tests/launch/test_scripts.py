@@ -18,6 +18,7 @@ from tests.launch.deployments import plan
 
 Writer = Callable[[Plan, Mapping[str, Sequence[Place]]], dict[str, str]]
 WRITERS: dict[str, Writer] = {"vllm": vllm.scripts, "sglang": sglang.scripts, "trtllm": trtllm.scripts}
+BASH = shutil.which("bash") or "bash"
 CASES = [("vllm", "afd"), *((name, mode) for name in WRITERS for mode in ("colocated", "pd"))]
 
 
@@ -32,6 +33,14 @@ def engine(found: Plan, role: str) -> Engine:
     return one
 
 
+def printing(folder: Path, line: str) -> dict[str, str]:
+    """An environment in which frameworks do ``line`` instead of serving."""
+    for command in ("vllm", "python3", "trtllm-serve", "mpirun", "vllm-router"):
+        (folder / command).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / command).chmod(0o755)
+    return {"PATH": f"{folder}:/usr/bin:/bin"}
+
+
 def values(options: Sequence[Option]) -> dict[str, str]:
     return {one[0]: " ".join(one[1:]) for one in options}
 
@@ -40,25 +49,17 @@ def values(options: Sequence[Option]) -> dict[str, str]:
 def test_every_engine_of_every_node_runs_its_command_with_its_own_gpus_and_port(
     framework: str, name: str, tmp_path: Path
 ) -> None:
-    bash = shutil.which("bash")
-    assert bash is not None
-    # Commands that print what they are called with instead of serving.
-    for command in ("vllm", "python3", "trtllm-serve", "mpirun", "vllm-router"):
-        (tmp_path / command).write_text(
-            '#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES|$VLLM_NIXL_SIDE_CHANNEL_HOST|$*"\n'
-        )
-        (tmp_path / command).chmod(0o755)
+    environment = printing(tmp_path, 'echo "$CUDA_VISIBLE_DEVICES|$VLLM_NIXL_SIDE_CHANNEL_HOST|$*"')
     found = plan(framework, name)
     places = places_of(found)
     for file, text in scripts(framework, name).items():
         (tmp_path / file).write_text(text)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     seen = []
     for one in found.engines:
         for number, place in enumerate(places[one.role]):
             ranks = range(1 if framework == "trtllm" else one.nodes)
             for rank in ranks:
-                words = [bash, str(tmp_path / f"{one.role}.sh"), str(number), str(rank)]
+                words = [BASH, str(tmp_path / f"{one.role}.sh"), str(number), str(rank)]
                 done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
                 gpus, here, line = done.stdout.strip().split("|", 2)
                 assert gpus == ",".join(map(str, place.gpus))
@@ -69,17 +70,15 @@ def test_every_engine_of_every_node_runs_its_command_with_its_own_gpus_and_port(
     assert len(seen) == len(set(seen))
     if "router.sh" in scripts(framework, name):
         done = subprocess.run(
-            [bash, str(tmp_path / "router.sh")], env=environment, capture_output=True, text=True, check=True
+            [BASH, str(tmp_path / "router.sh")], env=environment, capture_output=True, text=True, check=True
         )
         for place in places.get(PREFILL, places.get(SERVE, [])):
             assert f"{place.hosts[0]}:" in done.stdout + scripts(framework, name).get("router.yaml", "")
 
 
 def test_a_script_without_its_number_says_what_it_wants(tmp_path: Path) -> None:
-    bash = shutil.which("bash")
-    assert bash is not None
     (tmp_path / "decode.sh").write_text(scripts("vllm", "pd")["decode.sh"])
-    done = subprocess.run([bash, str(tmp_path / "decode.sh")], capture_output=True, text=True, check=False)
+    done = subprocess.run([BASH, str(tmp_path / "decode.sh")], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "number of the engine, 0 to 0" in done.stderr
 
@@ -113,20 +112,16 @@ def test_decode_that_cuts_attention_less_than_prefill_is_warned_of_under_vllm() 
 
 
 def test_both_sides_of_afd_are_told_of_each_other(tmp_path: Path) -> None:
-    bash = shutil.which("bash")
-    assert bash is not None
-    (tmp_path / "vllm").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    (tmp_path / "vllm").chmod(0o755)
+    environment = printing(tmp_path, 'printf "%s\\n" "$@"')
     found = scripts("vllm", "afd")
     places = places_of(plan("vllm", "afd"))
     for role in ("attention", "ffn"):
         (tmp_path / f"{role}.sh").write_text(found[f"{role}.sh"])
         for number, partner in enumerate(places["ffn"]):
-            words = [bash, str(tmp_path / f"{role}.sh"), str(number), "0"]
-            path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-            told = subprocess.run(words, env=path, capture_output=True, text=True, check=True).stdout.split(
-                "\n"
-            )
+            words = [BASH, str(tmp_path / f"{role}.sh"), str(number), "0"]
+            told = subprocess.run(
+                words, env=environment, capture_output=True, text=True, check=True
+            ).stdout.split("\n")
             afd = json.loads(told[told.index("--additional-config") + 1])["afd"]
             assert afd["role"] == role
             assert afd["host"] == partner.hosts[0]
