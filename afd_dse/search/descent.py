@@ -14,7 +14,7 @@ import numpy.typing as npt
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.rows import join_rows
 from afd_dse.search.crossing import last_true
-from afd_dse.search.pareto import front_by_group
+from afd_dse.search.pareto import non_dominated
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -118,8 +118,8 @@ class Descent:
         fronts = []
         for number, front in enumerate(self.fronts):
             rows = np.concatenate([front, new])
-            best = front_by_group(self.group[layouts[rows]], -points.tpot_s[rows], points.sure[rows, number])
-            fronts.append(rows[best])
+            columns = np.column_stack([-points.tpot_s[rows], points.sure[rows, number]])
+            fronts.append(rows[non_dominated(columns, self.group[layouts[rows]])])
         return replace(
             self,
             points=points,

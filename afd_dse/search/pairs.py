@@ -21,7 +21,7 @@ from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.rows import join_rows, take_rows
 from afd_dse.search.joint import refine_batch
 from afd_dse.search.objective import Objective, score
-from afd_dse.search.pareto import front, front_by_group
+from afd_dse.search.pareto import front, non_dominated
 from afd_dse.search.pool import Found, keep
 from afd_dse.search.sides import DecodeSide, Limits, PrefillSide, codes, limits_of, ports
 from afd_dse.search.supply import RATE_MARGIN, Receivers, Supplies, Supply, links_limit
@@ -94,7 +94,8 @@ def decode_choices(
     per_link = kv_bytes_of_request(scenario) / slowest * u.requests_per_s[rows] / c.number("decode_dp")[rows]
     if links_limit(per_link):
         keys.append(c.integer("decode_dp")[rows])
-    best = front_by_group(codes(np.column_stack(keys)), -u.tpot_s[rows], u.requests_per_s[rows])
+    columns = np.column_stack([-u.tpot_s[rows], u.requests_per_s[rows]])
+    best = np.flatnonzero(non_dominated(columns, codes(np.column_stack(keys))))
     classes = codes(np.column_stack([receivers[best], pool[best]]))
     for code in np.unique(classes):
         members = best[classes == code]

@@ -4,11 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+from moocore import is_nondominated
 
 from afd_dse.operators.latency import FloatArray, IntArray
 
-# Rows that are compared with those kept so far at once.
-CHUNK = 128
 # Of more rows than this every so-manieth is looked at first: most others are beaten by those.
 MANY, SAMPLED = 20_000, 32
 
@@ -35,42 +34,17 @@ def _front(x: FloatArray, y: FloatArray) -> IntArray:
     return result
 
 
-def non_dominated(columns: FloatArray) -> npt.NDArray[np.bool_]:
-    """Mask of rows [n, k] that no other row beats: ≥ in every column and different; of equal rows the first is kept.
+def non_dominated(columns: FloatArray, group: IntArray | None = None) -> npt.NDArray[np.bool_]:
+    """Mask of rows [n, k] that no other row (of their ``group``) beats: ≥ in every column and different.
 
-    Quadratic in the rows that survive; meant for a few thousand.
+    Of equal rows the first is kept.
     """
-    order = np.lexsort(tuple(-columns[:, k] for k in reversed(range(columns.shape[1]))))
-    mask = np.zeros(len(columns), dtype=bool)
-    # Only rows that come before a row in this order can beat it, and those are as large in the first column.
-    ranked = np.ascontiguousarray(columns[order, 1:].T)
-    kept = ranked[:, :0]
-    for start in range(0, len(order), CHUNK):
-        chunk = ranked[:, start : start + CHUNK]
-        left = np.flatnonzero(~_beaten(kept, chunk).any(axis=0))
-        chunk = chunk[:, left]
-        unbeaten = ~np.triu(_beaten(chunk, chunk), 1).any(axis=0)
-        mask[order[start + left[unbeaten]]] = True
-        kept = np.concatenate([kept, chunk[:, unbeaten]], axis=1)
-    return mask
-
-
-def _beaten(by: FloatArray, rows: FloatArray) -> npt.NDArray[np.bool_]:
-    """Whether each of ``by`` [k, m] is at least as large as each of ``rows`` [k, n] in every column, [m, n]."""
-    result = np.ones((by.shape[1], rows.shape[1]), dtype=bool)
-    for mine, theirs in zip(by, rows, strict=True):
-        result &= mine[:, None] >= theirs
-    return result
-
-
-def front_by_group(group: npt.NDArray[np.int64], x: FloatArray, y: FloatArray) -> IntArray:
-    """Indices of the fronts of ``x`` and ``y`` inside every group, all groups at once."""
-    order = np.lexsort((-y, -x, group))
-    g, ranked = group[order], y[order]
-    bounds = [0, *(np.flatnonzero(g[1:] != g[:-1]) + 1), len(g)]
-    keep = np.zeros(len(order), dtype=bool)
+    if group is None:
+        return np.asarray(is_nondominated(columns, maximise=True, keep_weakly=False), dtype=bool)
+    order = np.argsort(group, kind="stable")
+    ordered = columns[order]
+    bounds = [0, *(np.flatnonzero(np.diff(group[order])) + 1), len(order)]
+    mask = np.zeros(len(order), dtype=bool)
     for start, stop in pairwise(bounds):
-        part = ranked[start:stop]
-        keep[start:stop] = part > np.concatenate([[-np.inf], np.maximum.accumulate(part)[:-1]])
-    result: IntArray = order[keep].astype(np.int64)
-    return result
+        mask[order[start:stop]] = non_dominated(ordered[start:stop])
+    return mask

@@ -253,6 +253,4 @@ def _useful_prefill(side: PrefillSide) -> IntArray:
     p = u.prefill
     adds = (p.service_s - p.alone_s) / np.maximum(p.per_step - 1.0, 1.0)
     columns = np.column_stack([-(p.service_s + p.gate_s), -p.alone_s, -adds, p.capacity])[rows]
-    groups = np.split(np.argsort(alike, kind="stable"), np.cumsum(np.bincount(alike))[:-1])
-    useful = np.concatenate([group[non_dominated(columns[group])] for group in groups])
-    return np.asarray(rows[useful], dtype=np.int64)
+    return rows[non_dominated(columns, alike)]

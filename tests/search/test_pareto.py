@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afd_dse.search.pareto import MANY, front, front_by_group, non_dominated
+from afd_dse.search.pareto import MANY, front, non_dominated
 
 values = st.integers(0, 6).map(float)
 points = st.lists(st.tuples(values, values), max_size=30)
@@ -40,12 +40,18 @@ def test_non_dominated_rows_of_three_columns(rows: list[tuple[float, float, floa
     assert sorted(kept) == sorted({row for row in rows if not beaten(row, rows)})
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), values, values), max_size=30))
-def test_fronts_by_group_are_the_fronts_of_the_groups(rows: list[tuple[int, float, float]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 3), values, values, values, values), max_size=30))
+def test_groups_have_fronts_of_their_own(rows: list[tuple[float, ...]]) -> None:
     group = np.array([row[0] for row in rows], dtype=np.int64)
-    x, y = (np.array([row[k] for row in rows], dtype=float) for k in (1, 2))
-    found = front_by_group(group, x, y)
+    columns = np.array([row[1:] for row in rows], dtype=float).reshape(-1, 4)
+    mask = non_dominated(columns, group)
     for code in set(group.tolist()):
         members = np.flatnonzero(group == code)
-        assert sorted(i for i in found if group[i] == code) == sorted(members[front(x[members], y[members])])
-    assert len(found) == len(set(found.tolist()))
+        assert mask[members].tolist() == non_dominated(columns[members]).tolist()
+    assert [rows[i] for i in np.flatnonzero(mask)] == [
+        row for i, row in enumerate(rows) if row not in rows[:i] and not beaten(row, of_group(rows, row[0]))
+    ]
+
+
+def of_group(rows: list[tuple[float, ...]], code: float) -> list[tuple[float, ...]]:
+    return [row for row in rows if row[0] == code]
