@@ -17,7 +17,7 @@ from afd_dse.operators import collectives, expert_exchange, gemm, moe
 from afd_dse.operators.latency import FloatArray
 from afd_dse.operators.speed_of_light import gemm_work, moe_work, seconds
 from afd_dse.operators.store import load_table, tables
-from afd_dse.rows import distinct_keys
+from afd_dse.rows import distinct_keys, take_rows
 from afd_dse.spec.accelerator import Accelerator
 from afd_dse.spec.catalogue import load_accelerator
 
@@ -206,7 +206,7 @@ def exchange_rows(accelerator: str, framework: str) -> Iterator[Row]:
                     continue
                 kernel = "low latency" if low_latency else "normal"
                 for name, column in (("tokens", "tokens"), ("hidden", "hidden")):
-                    masks = list(folds(table.rows[column]))
+                    masks = list(folds(getattr(table.rows, column)))
                     if masks:
                         errors = [predict_exchange(table, held) for held in masks]
                         yield Row(phase, name, accelerator, framework, kernel, np.concatenate(errors))
@@ -215,15 +215,14 @@ def exchange_rows(accelerator: str, framework: str) -> Iterator[Row]:
 def predict_exchange(table: expert_exchange.ExchangeTable, held: Mask) -> FloatArray:
     """Errors on the ``held`` rows of a table built from the others, kernel by kernel."""
     errors = []
-    for kernel, rows in table.rows.groupby("kernel"):
-        mask = held[(table.rows["kernel"] == kernel).to_numpy()]
+    for kernel in dict.fromkeys(table.rows.kernel):
+        mine = np.flatnonzero(table.rows.kernel == kernel)
+        rows, mask = take_rows(table.rows, mine), held[mine]
         if not mask.any() or mask.all():
             continue
-        rest = expert_exchange.ExchangeTable(rows[~mask], table.rates, table.low_latency, own=True)
-        test = rows[mask]
-        columns = [
-            test[name].to_numpy(np.float64) for name in ("wire", "hidden", "topk", "experts", "ep", "tokens")
-        ]
+        known, test = (take_rows(rows, np.flatnonzero(part)) for part in (~mask, mask))
+        rest = expert_exchange.ExchangeTable(known, table.rates, table.low_latency, own=True)
+        columns = [test.wire, test.hidden, test.topk, test.experts, test.ep, test.tokens]
         keys, which = distinct_keys(*columns[:5])
         for number, key in enumerate(keys):
             index = np.flatnonzero(which == number)
@@ -238,7 +237,7 @@ def predict_exchange(table: expert_exchange.ExchangeTable, held: Mask) -> FloatA
                 wire_bytes=key[0],
                 low_latency=table.low_latency,
             )
-            errors.append(np.abs(light / efficiency / test["seconds"].to_numpy()[index] - 1.0))
+            errors.append(np.abs(light / efficiency / test.seconds[index] - 1.0))
     return np.concatenate(errors) if errors else np.empty(0)
 
 

@@ -11,6 +11,7 @@ from afd_dse.operators.borrowing import provenance, rates_of, sources
 from afd_dse.operators.interpolation import CurveSet
 from afd_dse.operators.latency import FloatArray, Latency, Provenance
 from afd_dse.operators.store import load_table
+from afd_dse.rows import distinct_rows
 from afd_dse.spec.accelerator import Accelerator
 
 # Our names and those of the NCCL tables.
@@ -57,17 +58,15 @@ class CollectiveTable:
         light = collective_light(rates, operation, size, rows["num_gpus"].to_numpy())
         efficiency = light / (rows["latency_ms"].to_numpy() * 1e-3)
         good = np.isfinite(efficiency) & (efficiency > 0.0) & (efficiency <= MAX_EFFICIENCY)
-        rows = rows[["kernel_source", "num_gpus"]].assign(size=size, efficiency=efficiency)[good]
-        grouped = rows.groupby(["kernel_source", "num_gpus"])
-        spans = grouped["size"].agg(["min", "max"])
-        self._known = [
-            _Curve(str(kernel), int(gpus), float(low), float(high))
-            for (kernel, gpus), low, high in zip(spans.index, spans["min"], spans["max"], strict=True)
-        ]
-        curve = np.asarray(grouped.ngroup(), dtype=np.int64)
-        self._curves = CurveSet(
-            curve, rows["size"].to_numpy(np.float64), rows["efficiency"].to_numpy(np.float64)
-        )
+        size, gpus = size[good], rows["num_gpus"].to_numpy()[good]
+        code, kernels = pd.factorize(rows["kernel_source"])
+        first, curve = distinct_rows([code[good], gpus])
+        self._curves = CurveSet(curve, size, efficiency[good])
+        self._known = []
+        for number, row in enumerate(first):
+            mine = size[curve == number]
+            kernel = str(kernels[code[good][row]])
+            self._known.append(_Curve(kernel, int(gpus[row]), float(mine.min()), float(mine.max())))
 
     @property
     def gpus(self) -> tuple[int, ...]:

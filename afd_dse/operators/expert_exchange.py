@@ -4,7 +4,7 @@ Tables count the tokens *of one rank*. They come in three kinds: DeepEP (``deepe
 frameworks' exchanges on HGX and one tray (``moe_a2a``), and TensorRT-LLM's all-to-all over NVLink.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from afd_dse.operators.fastest import Kernel, curve_of, fastest
 from afd_dse.operators.interpolation import CurveSet
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 from afd_dse.operators.store import ALL_ROWS, load_table
-from afd_dse.rows import distinct_keys
+from afd_dse.rows import distinct_keys, distinct_rows, take_rows
 from afd_dse.spec.accelerator import Accelerator
 
 # NOTE: on NVL72 TensorRT-LLM exchanges tokens over NVLink by a kernel of its own. It was timed on one such machine; on
@@ -40,8 +40,6 @@ PHASES = ("dispatch", "combine")
 EQUAL = 1e-6
 SAME_TYPE = 0.05
 
-_COLUMNS = ["kernel", "wire", "hidden", "topk", "experts", "ep", "tokens", "seconds"]
-_KEY = ["kernel", "wire", "hidden", "topk", "experts", "ep"]
 # Weights of squared log distances in wire bytes, hidden, topk and experts: bytes scale, the fan-out less so.
 _DISTANCE = np.array([4.0, 1.0, 1.0, 0.25])
 
@@ -80,62 +78,67 @@ def exchange_light(
     return np.asarray(latency + np.maximum(up * np.where(domains > 1.0, 1.0 / domains, 1.0), out))
 
 
-def _frame(rows: pd.DataFrame, **columns: object) -> pd.DataFrame:
-    return pd.DataFrame({name: columns[name] for name in _COLUMNS}, index=rows.index)
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Exchanges that were timed, columns [n]: name of the kernel, shape (wire bytes an element), group, time."""
+
+    kernel: npt.NDArray[np.object_]
+    wire: FloatArray
+    hidden: FloatArray
+    topk: FloatArray
+    experts: FloatArray
+    ep: FloatArray
+    tokens: FloatArray
+    seconds: FloatArray
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame, names: Mapping[str, str], **known: object) -> "Measured":
+        """Columns of a table by their ``names`` there, and those ``known``."""
+        columns = {ours: rows[theirs].to_numpy() for ours, theirs in names.items()} | known
+        kernel = np.full(len(rows), columns.pop("kernel"), dtype=object)
+        numbers = {name: np.full(len(rows), column, dtype=np.float64) for name, column in columns.items()}
+        return cls(kernel, **numbers)
 
 
-def _deepep_ll(rows: pd.DataFrame, phase: str, rates: Accelerator) -> pd.DataFrame:
-    return _frame(
+# Names of the columns in DeepEP's tables, and in the frameworks'.
+_DEEPEP = {"hidden": "hidden_size", "topk": "num_topk", "experts": "num_experts", "tokens": "num_token"}
+_OWN = {"hidden": "hidden_size", "topk": "topk", "experts": "num_experts", "tokens": "num_tokens"}
+
+
+def _wire_bytes(dtypes: pd.Series) -> FloatArray:
+    code, names = pd.factorize(dtypes)
+    return np.array([WIRE_BYTES.get(name, np.nan) for name in names])[code]
+
+
+def _deepep(rows: pd.DataFrame, phase: str, rates: Accelerator, low_latency: bool) -> Measured:
+    if low_latency:
+        kernel, time_us = "deepep_ll", rows[f"{phase}_avg_t_us"]
+    else:
+        rows = rows[rows[f"{phase}_sms"] == DEEPEP_SMS]
+        kernel, time_us = "deepep_normal", rows[f"{phase}_transmit_us"] + rows[f"{phase}_notify_us"]
+    return Measured.of(
         rows,
-        kernel="deepep_ll",
-        wire=WIRE_BYTES["fp8"] if phase == "dispatch" else WIRE_BYTES["bfloat16"],
-        hidden=rows["hidden_size"],
-        topk=rows["num_topk"],
-        experts=rows["num_experts"],
-        ep=rows["node_num"] * rates.node_gpus,
-        tokens=rows["num_token"],
-        seconds=rows[f"{phase}_avg_t_us"] * 1e-6,
+        _DEEPEP,
+        kernel=kernel,
+        wire=WIRE_BYTES["fp8" if phase == "dispatch" else "bfloat16"],
+        ep=rows["node_num"].to_numpy() * rates.node_gpus,
+        seconds=time_us.to_numpy() * 1e-6,
     )
 
 
-def _deepep_normal(rows: pd.DataFrame, phase: str, rates: Accelerator) -> pd.DataFrame:
-    rows = rows[rows[f"{phase}_sms"] == DEEPEP_SMS]
-    return _frame(
+def _moe_a2a(rows: pd.DataFrame, suffix: str) -> Measured:
+    code, backends = pd.factorize(rows["comm_backend"])
+    ours = np.array([backend.endswith(suffix) for backend in backends], dtype=bool)
+    rows = rows[ours[code]]
+    return Measured.of(
         rows,
-        kernel="deepep_normal",
-        wire=WIRE_BYTES["fp8"] if phase == "dispatch" else WIRE_BYTES["bfloat16"],
-        hidden=rows["hidden_size"],
-        topk=rows["num_topk"],
-        experts=rows["num_experts"],
-        ep=rows["node_num"] * rates.node_gpus,
-        tokens=rows["num_token"],
-        seconds=(rows[f"{phase}_transmit_us"] + rows[f"{phase}_notify_us"]) * 1e-6,
+        _OWN | {"kernel": "comm_backend", "ep": "ep_size"},
+        wire=_wire_bytes(rows["comm_dtype"]),
+        seconds=rows["latency_ms"].to_numpy() * 1e-3,
     )
 
 
-_A2A_COLUMNS = [
-    *("comm_backend", "comm_dtype", "hidden_size", "topk"),
-    *("num_experts", "ep_size", "num_tokens", "latency_ms"),
-]
-
-
-def _moe_a2a(rows: pd.DataFrame, suffix: str) -> pd.DataFrame:
-    ours = [backend for backend in rows["comm_backend"].unique() if backend.endswith(suffix)]
-    rows = rows.loc[rows["comm_backend"].isin(ours), _A2A_COLUMNS]
-    return _frame(
-        rows,
-        kernel=rows["comm_backend"],
-        wire=rows["comm_dtype"].map(WIRE_BYTES),
-        hidden=rows["hidden_size"],
-        topk=rows["topk"],
-        experts=rows["num_experts"],
-        ep=rows["ep_size"],
-        tokens=rows["num_tokens"],
-        seconds=rows["latency_ms"] * 1e-3,
-    )
-
-
-def _alltoall(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
+def _alltoall(rows: pd.DataFrame, phase: str) -> Measured:
     """Exchange over NVLink; the two-sided kernel's preparation counts to the dispatch, its combine is bfloat16."""
     key = ["kernel_source", "moe_dtype", "hidden_size", "topk", "num_experts", "moe_ep_size", "num_tokens"]
     main = rows[rows["op_name"] == f"alltoall_{phase}"].set_index(key)["latency_ms"]
@@ -143,18 +146,13 @@ def _alltoall(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
         prepare = rows[rows["op_name"] == "alltoall_prepare"].set_index(key)["latency_ms"]
         main = main + prepare.reindex(main.index).fillna(0.0)
     flat = main.reset_index()
-    wire = flat["moe_dtype"].map(WIRE_BYTES) if phase == "dispatch" else WIRE_BYTES["bfloat16"]
-    return _frame(
+    return Measured.of(
         flat,
+        _OWN | {"ep": "moe_ep_size"},
         # The combine's rows differ by the dispatch's type only in name: keep the types apart as kernels.
-        kernel=flat["kernel_source"] + "/" + flat["moe_dtype"],
-        wire=wire,
-        hidden=flat["hidden_size"],
-        topk=flat["topk"],
-        experts=flat["num_experts"],
-        ep=flat["moe_ep_size"],
-        tokens=flat["num_tokens"],
-        seconds=flat["latency_ms"] * 1e-3,
+        kernel=(flat["kernel_source"] + "/" + flat["moe_dtype"]).to_numpy(object),
+        wire=_wire_bytes(flat["moe_dtype"]) if phase == "dispatch" else WIRE_BYTES["bfloat16"],
+        seconds=flat["latency_ms"].to_numpy() * 1e-3,
     )
 
 
@@ -167,7 +165,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class _Series:
     """The curves of a table, and of each its kernel, expert group and shape, and the largest group of its kernel."""
 
     curves: CurveSet
@@ -178,49 +176,44 @@ class _Measured:
 
 
 class ExchangeTable:
-    """One phase measured at one place; ``rows`` have the columns :data:`_COLUMNS`."""
+    """One phase measured at one place; ``rows`` are those of what was timed that can be right."""
 
-    def __init__(self, rows: pd.DataFrame, rates: Accelerator, low_latency: bool, own: bool) -> None:
+    def __init__(self, timed: Measured, rates: Accelerator, low_latency: bool, own: bool) -> None:
         self.rates = rates
         self.low_latency = low_latency
         self.own = own
         light = exchange_light(
             rates,
-            tokens=rows["tokens"].to_numpy(),
-            hidden=rows["hidden"].to_numpy(),
-            topk=rows["topk"].to_numpy(),
-            ep=rows["ep"].to_numpy(),
-            wire_bytes=rows["wire"].to_numpy(),
+            tokens=timed.tokens,
+            hidden=timed.hidden,
+            topk=timed.topk,
+            ep=timed.ep,
+            wire_bytes=timed.wire,
             low_latency=low_latency,
         )
-        efficiency = light / rows["seconds"].to_numpy(np.float64)
-        good = np.isfinite(efficiency) & (efficiency > 0.0) & (efficiency <= MAX_EFFICIENCY)
-        self._good, self._efficiency = good, efficiency[good]
-        self._all_rows = rows
+        efficiency = light / timed.seconds
+        good = np.flatnonzero(np.isfinite(efficiency) & (efficiency > 0.0) & (efficiency <= MAX_EFFICIENCY))
+        self.rows = take_rows(timed, good)
+        self._efficiency = efficiency[good]
         self._plans: dict[tuple[tuple[float, ...], float], Plan] = {}
         # Largest expert group measured.
-        self.largest_ep = float(rows["ep"].to_numpy()[good].max(initial=0))
+        self.largest_ep = float(self.rows.ep.max(initial=0))
 
     @cached_property
-    def rows(self) -> pd.DataFrame:
-        """The rows that can be right, with their ``efficiency``."""
-        rows: pd.DataFrame = self._all_rows[self._good].assign(efficiency=self._efficiency)
-        return rows
-
-    @cached_property
-    def _measured(self) -> _Measured:
+    def _series(self) -> _Series:
         """Most tables are only asked how far they reach."""
-        grouped = self.rows.groupby(_KEY)
-        keys = grouped.size().reset_index()[_KEY]
-        curve, tokens = np.asarray(grouped.ngroup(), dtype=np.int64), self.rows["tokens"].to_numpy(np.float64)
-        kernel, ep = keys["kernel"].to_numpy(object), keys["ep"].to_numpy(np.float64)
-        reach = {one: ep[kernel == one].max() for one in dict.fromkeys(kernel)}
-        return _Measured(
-            CurveSet(curve, tokens, self._efficiency),
-            kernel,
-            ep,
-            keys[["wire", "hidden", "topk", "experts"]].to_numpy(np.float64),
-            np.array([reach[one] for one in kernel]),
+        rows = self.rows
+        code, kernels = pd.factorize(rows.kernel)
+        keys = [rows.wire, rows.hidden, rows.topk, rows.experts]
+        first, curve = distinct_rows([code, *keys, rows.ep])
+        reach = np.zeros(len(kernels))
+        np.maximum.at(reach, code, rows.ep)
+        return _Series(
+            CurveSet(curve, rows.tokens, self._efficiency),
+            rows.kernel[first],
+            rows.ep[first],
+            np.column_stack(keys)[first],
+            reach[code[first]],
         )
 
     def plan(self, shape: tuple[float, ...], ep: float) -> Plan:
@@ -230,17 +223,17 @@ class ExchangeTable:
         return self._plans[shape, ep]
 
     def _resolve(self, shape: FloatArray, ep: float) -> Plan:
-        measured = self._measured
-        apart = np.log(measured.shape / shape)
+        series = self._series
+        apart = np.log(series.shape / shape)
         distance = (apart**2 * _DISTANCE).sum(axis=1)
-        enough = measured.reach >= ep
+        enough = series.reach >= ep
         usable = enough if enough.any() else np.ones(len(distance), dtype=bool)
         nearest = usable & (distance <= distance[usable].min() + 1e-12)
         gap = np.abs(apart[nearest]).max(axis=0)
         equal = bool((gap < EQUAL).all())
         found = [
-            self._along_ep(np.flatnonzero(nearest & (measured.kernel == kernel)), ep, equal)
-            for kernel in dict.fromkeys(measured.kernel[nearest])
+            self._along_ep(np.flatnonzero(nearest & (series.kernel == kernel)), ep, equal)
+            for kernel in dict.fromkeys(series.kernel[nearest])
         ]
         inside = any(within for _, within in found)
         same_key = inside and bool(gap[0] < SAME_TYPE and (gap[1:] < EQUAL).all())
@@ -248,8 +241,8 @@ class ExchangeTable:
 
     def _along_ep(self, curves: npt.NDArray[np.intp], ep: float, equal: bool) -> tuple[Kernel, bool]:
         """A kernel at ``ep``, and whether that lies within its measured ones; ``equal``: of the very shape."""
-        curves = curves[np.argsort(self._measured.ep[curves])]
-        known = self._measured.ep[curves]
+        curves = curves[np.argsort(self._series.ep[curves])]
+        known = self._series.ep[curves]
         position = int(np.searchsorted(known, ep))
         if position < len(known) and known[position] == ep:
             return curve_of(int(curves[position]), at_point=equal), True
@@ -263,7 +256,7 @@ class ExchangeTable:
         self, plans: Sequence[Plan], which: IntArray, tokens: FloatArray
     ) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
         """Efficiency of the fastest kernel at ``tokens`` [q], by the plan ``which`` [q]; and whether it is a point."""
-        return fastest(self._measured.curves, [plan.kernels for plan in plans], which, tokens)
+        return fastest(self._series.curves, [plan.kernels for plan in plans], which, tokens)
 
 
 class ExchangeFamily:
@@ -290,10 +283,10 @@ class ExchangeFamily:
             yield table
 
     def _load(self, phase: str, low_latency: bool) -> Iterator[ExchangeTable]:
-        readers: dict[str, Callable[[pd.DataFrame, Accelerator], pd.DataFrame]] = {
+        readers: dict[str, Callable[[pd.DataFrame, Accelerator], Measured]] = {
             "trtllm_alltoall": lambda rows, _: _alltoall(rows, phase),
-            "deepep_ll" if low_latency else "deepep_normal": lambda rows, rates: (
-                _deepep_ll(rows, phase, rates) if low_latency else _deepep_normal(rows, phase, rates)
+            "deepep_ll" if low_latency else "deepep_normal": lambda rows, rates: _deepep(
+                rows, phase, rates, low_latency
             ),
             "moe_a2a": lambda rows, _: _moe_a2a(rows, "_ll" if low_latency else "_ht"),
         }
@@ -308,10 +301,10 @@ class ExchangeFamily:
             if rates.scale_up_gpus != self._accelerator.scale_up_gpus:
                 continue
             frame = load_table(place, framework, op, only={"phase": phase} if op == "moe_a2a" else ALL_ROWS)
-            rows = None if frame is None else readers[op](frame, rates)
-            if rows is not None and len(rows):
+            timed = None if frame is None else readers[op](frame, rates)
+            if timed is not None and len(timed.ep):
                 own = place == self._accelerator.tables and framework == self._framework
-                yield ExchangeTable(rows, rates, low_latency, own)
+                yield ExchangeTable(timed, rates, low_latency, own)
 
     def latency(
         self,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from afd_dse.operators.interpolation import CurveSet
 from afd_dse.operators.latency import FloatArray, IntArray, Latency, Provenance
 from afd_dse.operators.speed_of_light import moe_work, seconds
 from afd_dse.operators.store import ALL_ROWS, load_table
-from afd_dse.rows import distinct_keys
+from afd_dse.rows import distinct_keys, distinct_rows
 from afd_dse.spec.accelerator import Accelerator
 
 BALANCED = "balanced"
@@ -78,7 +79,8 @@ def clean_rows(frame: pd.DataFrame, rates: Accelerator, dtype: str) -> pd.DataFr
     rows = frame[frame["moe_dtype"] == dtype]
     if rows.empty:
         return rows.assign(efficiency=[], gated=[], uneven=[])
-    gated = rows["kernel_source"].map(is_gated).to_numpy(bool)
+    kernel, kernels = pd.factorize(rows["kernel_source"])
+    gated = np.array([is_gated(name) for name in kernels], dtype=bool)[kernel]
     work = moe_work(
         dtype,
         tokens=rows["num_tokens"].to_numpy(),
@@ -100,29 +102,35 @@ def clean_rows(frame: pd.DataFrame, rates: Accelerator, dtype: str) -> pd.DataFr
 
 def _uneven(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Rows of `balanced` series whose tokens cannot have fallen evenly on the ranks."""
-    balanced = rows[rows["distribution"] == BALANCED]
-    # Kernels were measured up to different token counts: every series is judged at the top of its own kernel.
-    most = balanced.groupby([*_SHAPE, "kernel_source"])["num_tokens"].transform("max")
-    top = balanced[balanced["num_tokens"] == most]
-    same_tokens = pd.MultiIndex.from_frame(top[[*_SHAPE, "num_tokens"]])
-    series = pd.MultiIndex.from_frame(top[[*_SHAPE, "kernel_source"]])
-    latency, ep = top["latency_ms"].to_numpy(), top["moe_ep_size"].to_numpy()
-    alone = top[ep == 1].groupby(series.names)["latency_ms"].min().reindex(series).to_numpy()
-    any_kernel = (
-        balanced[balanced["moe_ep_size"] == 1]
-        .groupby(same_tokens.names)["latency_ms"]
-        .min()
-        .reindex(same_tokens)
-        .to_numpy()
+    balanced = np.flatnonzero((rows["distribution"] == BALANCED).to_numpy(bool))
+    shape = [rows[name].to_numpy()[balanced] for name in _SHAPE]
+    tokens, ep, latency = (
+        rows[name].to_numpy()[balanced] for name in ("num_tokens", "moe_ep_size", "latency_ms")
     )
+    series = distinct_rows([*shape, pd.factorize(rows["kernel_source"])[0][balanced]])[1]
+    # Kernels were measured up to different token counts: every series is judged at the top of its own kernel.
+    top = tokens == -_least(series, -tokens)
+    alone = _least(series, latency, top & (ep == 1))
+    any_kernel = _least(distinct_rows([*shape, tokens])[1], latency, ep == 1)
     alone = np.where(np.isnan(alone), any_kernel, alone)
-    half = top[ep == 2].groupby(series.names)["latency_ms"].min().reindex(series).to_numpy()
-    handling = top.groupby(series.names)["latency_ms"].min().reindex(series).to_numpy()
-    with np.errstate(invalid="ignore"):
-        bad = (ep > 1) & ((half > MAX_HALF * alone) | ((latency - handling) * ep > MAX_RANK_EXCESS * alone))
-    keys = [*series.names, "moe_ep_size", "distribution"]
-    flagged = pd.MultiIndex.from_frame(top.loc[bad, keys])
-    return np.asarray(pd.MultiIndex.from_frame(rows[keys]).isin(flagged), dtype=bool)
+    half = _least(series, latency, top & (ep == 2))
+    handling = _least(series, latency, top)
+    bad = (half > MAX_HALF * alone) | ((latency - handling) * ep > MAX_RANK_EXCESS * alone)
+    first, sharded = distinct_rows([series, ep])
+    flagged = np.zeros(len(first), dtype=bool)
+    flagged[sharded[top & (ep > 1) & bad]] = True
+    result = np.zeros(len(rows), dtype=bool)
+    result[balanced] = flagged[sharded]
+    return result
+
+
+def _least(
+    group: IntArray, values: npt.NDArray[np.number[Any]], rows: npt.NDArray[np.bool_] | slice = slice(None)
+) -> FloatArray:
+    """Least of the ``values`` [n] of each one's group, of some ``rows``; NaN where these have none of it."""
+    least = np.full(int(group.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(least, group[rows], values[rows])
+    return np.where(np.isinf(least), np.nan, least)[group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +147,20 @@ class MoeTable:
     def __init__(self, rows: pd.DataFrame, rates: Accelerator, dtype: str) -> None:
         self.dtype = dtype
         self.rates = rates
-        grouped = rows.groupby([*_KEY, "uneven"], sort=False)
-        keys = grouped.size().reset_index()[[*_KEY, "uneven"]]
-        self._uneven = keys["uneven"].to_numpy(bool)
-        self._curves = CurveSet(
-            np.asarray(grouped.ngroup(), dtype=np.int64),
-            rows["num_tokens"].to_numpy(np.float64),
-            rows["efficiency"].to_numpy(np.float64),
-        )
-        self.floor_s = float(rows["latency_ms"].min()) * 1e-3
-        self._floor_s = grouped["latency_ms"].min().to_numpy(np.float64) * 1e-3
-        self._shape = keys[_SHAPE].to_numpy(np.float64)
-        self._ep = keys["moe_ep_size"].to_numpy(np.float64)
-        self._kernel = keys["kernel_source"].to_numpy(object)
-        self._distribution = keys["distribution"].to_numpy(object)
+        text = {name: pd.factorize(rows[name])[0] for name in ("distribution", "kernel_source")}
+        keys = [text[name] if name in text else rows[name].to_numpy() for name in (*_KEY, "uneven")]
+        first, curve = distinct_rows(keys)
+        latency_s = rows["latency_ms"].to_numpy(np.float64) * 1e-3
+        tokens, efficiency = (rows[name].to_numpy(np.float64) for name in ("num_tokens", "efficiency"))
+        self._curves = CurveSet(curve, tokens, efficiency)
+        self.floor_s = float(latency_s.min())
+        self._floor_s = _least(curve, latency_s)[first]
+        series = rows.iloc[first]
+        self._uneven = series["uneven"].to_numpy(bool)
+        self._shape = series[_SHAPE].to_numpy(np.float64)
+        self._ep = series["moe_ep_size"].to_numpy(np.float64)
+        self._kernel = series["kernel_source"].to_numpy(object)
+        self._distribution = series["distribution"].to_numpy(object)
         self._gated = np.array([is_gated(kernel) for kernel in self._kernel], dtype=bool)
         self._features = _features(self._shape, self._shape[:, 3] / self._ep)
         self._plans: dict[tuple[float | str | bool, ...], Plan] = {}

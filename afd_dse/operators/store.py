@@ -20,6 +20,7 @@ from afd_dse.resources import operator_db_root, parse_yaml
 PROVENANCE_FILE = "provenance.yaml"
 # What leaves no row out.
 ALL_ROWS: Mapping[str, str] = MappingProxyType({})
+_TEXT = pa.dictionary(pa.int32(), pa.string())
 _REMEDY = "rebuild the store with `afd-dse db import`"
 
 
@@ -71,7 +72,8 @@ def _rows(path: Path, op: str, only: tuple[tuple[str, str], ...]) -> pd.DataFram
         return None
     for name, value in only:
         table = table.filter(pc.equal(table[name], value))
-    frame: pd.DataFrame = table.to_pandas(use_threads=False)
+    plain = [column.cast(pa.string()) if column.type == _TEXT else column for column in table.columns]
+    frame: pd.DataFrame = pa.table(plain, names=table.column_names).to_pandas(use_threads=False)
     return frame
 
 
@@ -81,12 +83,15 @@ def _read(path: Path, op: str) -> pa.Table | None:
         return None
     schema = SCHEMAS[op]
     try:
-        table = pq.ParquetFile(path).read(use_threads=False)
+        metadata = pq.read_metadata(path)
+        if missing := [name for name in schema.columns if name not in metadata.schema.names]:
+            raise DatabaseError(f"{path}: operator table lacks {', '.join(missing)}; {_REMEDY}")
+        # Text stays numbered until rows are left out: four times cheaper to read.
+        file = pq.ParquetFile(path, metadata=metadata, read_dictionary=schema.text)
+        table = file.read(columns=list(schema.columns), use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise DatabaseError(f"{path}: damaged operator table ({error}); {_REMEDY}") from error
-    if missing := [name for name in schema.columns if name not in table.column_names]:
-        raise DatabaseError(f"{path}: operator table lacks {', '.join(missing)}; {_REMEDY}")
-    types = {name: pa.string() for name in schema.text}
+    types = dict.fromkeys(schema.text, _TEXT)
     types |= {name: pa.int64() for name in schema.integers}
     types |= {name: pa.float64() for name in schema.measured}
     try:
