@@ -20,9 +20,9 @@ from afd_dse.spec.cells import Phase
 RATE_MARGIN = 1.0 - 1e-9
 # Units that keep their hand-over links busier than this are told apart by their number of links, too.
 BUSY_LINKS = 0.25
-# Halvings of the utilisation for all prefill units, and for those that may still be best: 2⁻⁴⁴ in all.
+# Halvings of the utilisation for all prefill units, and then for those that may still be best: 2⁻⁴⁴ in all.
 HALVINGS_OF_ALL = 8
-HALVINGS = 36
+HALVINGS = (3, 5, 36)
 _TINY = 1e-12
 
 
@@ -70,6 +70,7 @@ class Supplies:
         self.scenario, self.side = scenario, side
         self._choices = _choices(scenario, side, _useful_prefill(side))
         self._by_strength = np.lexsort((-self._choices.capacity, self._choices.alike))
+        self._most_senders = int(ports(side.candidates, Phase.PREFILL).max(initial=0))
         self._known: dict[tuple[Limits, Receivers], Supply] = {}
         taken = self._choices.gpus_by_pool.sum(axis=1) / np.maximum(self._choices.capacity, _TINY)
         # GPUs that a request/s of prefill takes at least.
@@ -77,6 +78,8 @@ class Supplies:
 
     def __call__(self, limit: Limits, to: Receivers) -> Supply:
         """Largest admissible request rate by prefill GPUs, for decode units that receive KV as ``to``."""
+        # More ports than any sender has carry no more.
+        to = replace(to, gpus=min(to.gpus, self._most_senders))
         if (limit, to) not in self._known:
             choices = _handed_over(self.scenario, self.side, self._choices, to)
             self._known[limit, to] = _supply(self.scenario, choices, self._by_strength, limit)
@@ -137,7 +140,7 @@ def rates_of_units(scenario: Scenario, side: PrefillSide, limit: Limits, to: Rec
     choices = _choices(scenario, side, np.arange(len(side.candidates)))
     choices = take_rows(choices, np.flatnonzero(np.append(choices.unit[1:] != choices.unit[:-1], True)))
     choices = _handed_over(scenario, side, choices, to)
-    low, _ = _admissible(scenario, choices, limit, (0.0, MAX_UTILIZATION), HALVINGS_OF_ALL)
+    low, _ = _admissible(scenario, choices, limit)
     rates = np.zeros(len(side.candidates))
     rates[choices.unit] = low * choices.prefill.capacity
     return rates
@@ -174,38 +177,56 @@ def _strongest(
 
     ``by_strength`` are the rows in the order of what is alike, and then of falling capacity.
     """
-    idle = _in_time(scenario, choices, limit, np.zeros(len(choices.unit)))
+    idle = _in_time_when_idle(scenario, choices, limit)
     # What one supplies for sure, most that are alike could not at any utilisation: the strongest comes first.
     ordered = by_strength[idle[by_strength]]
     leading = ordered[np.diff(choices.alike[ordered], prepend=-1) > 0]
-    whole = (0.0, MAX_UTILIZATION)
-    low, _ = _admissible(scenario, take_rows(choices, leading), limit, whole, HALVINGS_OF_ALL)
+    low, _ = _admissible(scenario, take_rows(choices, leading), limit)
     surest = np.zeros(len(choices.unit))
     surest[choices.alike[leading]] = low * choices.capacity[leading]
     closer = np.flatnonzero(idle & (choices.capacity * MAX_UTILIZATION >= surest[choices.alike]))
     choices = take_rows(choices, closer)
-    low, high = _admissible(scenario, choices, limit, whole, HALVINGS_OF_ALL)
-    np.maximum.at(surest, choices.alike, low * choices.capacity)
-    closer = np.flatnonzero((high > 0.0) & (high * choices.capacity >= surest[choices.alike]))
-    choices, bracket = take_rows(choices, closer), (low[closer], high[closer])
-    low, _ = _admissible(scenario, choices, limit, bracket, HALVINGS)
+    low, high = _bracket(scenario, choices, limit)
+    for halvings in HALVINGS:
+        low, high = _halved(scenario, choices, limit, (low, high), halvings)
+        np.maximum.at(surest, choices.alike, low * choices.capacity)
+        closer = np.flatnonzero((high > 0.0) & (high * choices.capacity >= surest[choices.alike]))
+        choices, low, high = take_rows(choices, closer), low[closer], high[closer]
     return choices, low
 
 
-def _admissible(
-    scenario: Scenario,
-    choices: _Choices,
-    limit: Limits,
-    bracket: tuple[FloatArray | float, FloatArray | float],
-    halvings: int,
-) -> tuple[FloatArray, FloatArray]:
-    """Narrow a bracket of the largest utilisation at which the first token comes in time, [n]; (0, 0) where none does.
+def _in_time_when_idle(scenario: Scenario, choices: _Choices, limit: Limits) -> npt.NDArray[np.bool_]:
+    """Whether the first token of a request that meets no other comes in time; replicas are then all the same."""
+    new = np.diff(choices.unit, prepend=-1) != 0
+    units = take_rows(choices, np.flatnonzero(new))
+    in_time = _in_time(scenario, units, limit, np.zeros(len(units.unit)))
+    return np.asarray(in_time[np.cumsum(new) - 1], dtype=bool)
+
+
+def _admissible(scenario: Scenario, choices: _Choices, limit: Limits) -> tuple[FloatArray, FloatArray]:
+    """About the largest utilisation at which the first token comes in time, from below and above [n]."""
+    return _halved(scenario, choices, limit, _bracket(scenario, choices, limit), HALVINGS_OF_ALL)
+
+
+def _bracket(scenario: Scenario, choices: _Choices, limit: Limits) -> tuple[FloatArray, FloatArray]:
+    """Utilisations between which the largest one lies at which the first token comes in time, [n]; (0, 0) where none.
 
     TTFT grows with the utilisation.
     """
-    low, high = (np.broadcast_to(edge, choices.unit.shape).astype(np.float64) for edge in bracket)
-    low = np.where(_in_time(scenario, choices, limit, high), high, low)
-    high = np.where(_in_time(scenario, choices, limit, low), high, 0.0)
+    none, most = np.zeros(len(choices.unit)), np.full(len(choices.unit), MAX_UTILIZATION)
+    low = np.where(_in_time(scenario, choices, limit, most), most, none)
+    return low, np.where(_in_time(scenario, choices, limit, low), most, none)
+
+
+def _halved(
+    scenario: Scenario,
+    choices: _Choices,
+    limit: Limits,
+    bracket: tuple[FloatArray, FloatArray],
+    halvings: int,
+) -> tuple[FloatArray, FloatArray]:
+    """A bracket of :func:`_bracket`, narrowed."""
+    low, high = bracket
     for _ in range(halvings):
         middle = (low + high) / 2.0
         ok = _in_time(scenario, choices, limit, middle)
