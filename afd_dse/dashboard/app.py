@@ -14,7 +14,7 @@ from werkzeug.serving import BaseWSGIServer, make_server
 
 from afd_dse.dashboard.data import Library
 from afd_dse.dashboard.layout import page
-from afd_dse.dashboard.runs import Run
+from afd_dse.dashboard.runs import Run, Searcher
 from afd_dse.errors import InputError, Problem
 from afd_dse.report.figures.theme import TO_DARK
 from afd_dse.report.html import asset
@@ -25,10 +25,11 @@ HOST = "127.0.0.1"
 
 @dataclass
 class Session:
-    """What the server holds: results, measured runs, and the search under way."""
+    """What the server holds: results, measured runs, what searches, and the search under way."""
 
     library: Library = field(default_factory=Library)
     measured: pd.DataFrame | None = None
+    searcher: Searcher = field(default_factory=Searcher)
     run: Run | None = None
 
 
@@ -104,5 +105,4 @@ def serve(session: Session, port: int, *, browser: bool, say: Callable[[str], No
         pass
     finally:
         running.server_close()
-        if session.run is not None:
-            session.run.cancel()
+        session.searcher.end()

@@ -1,46 +1,83 @@
-"""A search in a process of its own: it reports how far it is, and can be ended."""
+"""Searches in a process of their own: they report how far they are, and can be ended."""
 
 import multiprocessing
-import tempfile
+import signal
 import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import Any
+from multiprocessing.util import Finalize
+from threading import Lock
+from typing import Any, NoReturn
 
 from afd_dse.errors import AfdDseError, InputError
-from afd_dse.results.result import Result, read_result
+from afd_dse.results.result import Result
 
 # A process that forks a server with threads may hang; a fresh interpreter does not.
 _CONTEXT = multiprocessing.get_context("spawn")
+
+
+class Searcher:
+    """A process that searches, kept for the next search: modules and operator tables are loaded by then."""
+
+    def __init__(self) -> None:
+        self._process: BaseProcess | None = None
+        self._link: Connection | None = None
+        self._reading = Lock()  # several pages may ask at once
+        # Before Python waits for its children.
+        Finalize(self, _end, args=(self.__dict__,), exitpriority=1)
+
+    def search(self, document: dict[str, Any]) -> "Run":
+        """Begin to search for the job ``document``; one search at a time."""
+        if self._process is None or not self._process.is_alive():
+            self._link, theirs = _CONTEXT.Pipe()
+            # NOTE: not a daemon, which could not share a search with a process of its own.
+            self._process = _CONTEXT.Process(target=_serve, args=(theirs,))
+            self._process.start()
+            theirs.close()
+        assert self._link is not None
+        self._link.send(document)
+        return Run(self)
+
+    def reports(self) -> list[tuple[str, Any]]:
+        """What it has said since it was last asked. Raises :class:`EOFError` when the process has died."""
+        found: list[tuple[str, Any]] = []
+        try:
+            with self._reading:
+                while self._link is not None and self._link.poll():
+                    found.append(self._link.recv())
+        except (EOFError, OSError) as error:
+            if not found:
+                raise EOFError from error
+        return found
+
+    def end(self) -> None:
+        """End the process, and what it does."""
+        _end(self.__dict__)
+
+
+def _end(searcher: dict[str, Any]) -> None:
+    process, link = searcher["_process"], searcher["_link"]
+    searcher["_process"] = searcher["_link"] = None
+    if link is not None:
+        link.close()
+    if process is not None and process.is_alive():
+        process.terminate()
+        process.join(timeout=5.0)
+        if process.is_alive():
+            process.kill()
 
 
 @dataclass
 class Run:
     """A search under way; ``poll`` brings it up to date."""
 
-    document: dict[str, Any]
+    searcher: Searcher
     mode: str = "reading tables"
     evaluated: int = 0
     error: str = ""
     result: Result | None = None
     started: float = field(default_factory=time.monotonic)
-    _folder: tempfile.TemporaryDirectory[str] = field(
-        default_factory=lambda: tempfile.TemporaryDirectory(prefix="afd-dse-run-"), repr=False
-    )
-    _process: BaseProcess | None = field(default=None, repr=False)
-    _messages: Connection | None = field(default=None, repr=False)
-
-    def start(self) -> None:
-        """Begin to search."""
-        ours, theirs = _CONTEXT.Pipe(duplex=False)
-        self._messages = ours
-        self._process = _CONTEXT.Process(
-            target=_search, args=(self.document, self._folder.name, theirs), daemon=True
-        )
-        self._process.start()
-        theirs.close()
 
     @property
     def running(self) -> bool:
@@ -54,51 +91,59 @@ class Run:
 
     def poll(self) -> None:
         """Take in what the process has reported."""
-        if self._messages is None or not self.running:
+        if not self.running:
             return
         try:
-            while self._messages.poll():
-                self._take(self._messages.recv())
+            for kind, content in self.searcher.reports():
+                self._take(kind, content)
         except EOFError:
-            if self.running:
-                self.error = "the search ended without an answer; it may have run out of memory"
+            self.error = "the search ended without an answer; it may have run out of memory"
 
-    def _take(self, message: tuple[str, Any]) -> None:
-        kind, content = message
+    def _take(self, kind: str, content: Any) -> None:
         if kind == "progress":
             self.mode, self.evaluated = content[0], self.evaluated + content[1]
         elif kind == "error":
             self.error = content
         else:
-            self.result = read_result(self._folder.name)
-            self._folder.cleanup()
+            self.result = content
 
     def cancel(self) -> None:
         """End it without an answer."""
-        if self._process is not None and self._process.is_alive():
-            self._process.terminate()
-            self._process.join(timeout=5.0)
         if self.running:
+            self.searcher.end()
             self.error = "cancelled"
 
 
-def _search(document: dict[str, Any], folder: str, messages: Connection) -> None:
-    """What the process does; every message is a pair of its kind and its content."""
+def _serve(link: Connection) -> None:
+    """What the process does: a job comes, words on how far it is and the answer go, each with its kind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is meant for the server, which ends this process
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        while True:
+            link.send(_answer(link.recv(), link))
+    except (EOFError, OSError):
+        return  # the server has gone
+
+
+def _leave(*_: object) -> NoReturn:
+    """End in order, so that a process that shares the search ends with this one."""
+    raise SystemExit
+
+
+def _answer(document: dict[str, Any], link: Connection) -> tuple[str, Any]:
     from afd_dse import load_job, optimize
-    from afd_dse.results.analysis import analysed
-    from afd_dse.results.files import write_result
+    from afd_dse.search.parallel import processes_of_one_search
+
+    def progress(mode: str, rows: int) -> None:
+        link.send(("progress", (mode, rows)))
 
     try:
-        job = load_job(document)
-        result = optimize(job, progress=lambda mode, rows: messages.send(("progress", (mode, rows))))
-        messages.send(("progress", ("what would change the answer", 0)))
-        write_result(analysed(job, result), Path(folder))
-        messages.send(("done", None))
+        return "answer", optimize(load_job(document), progress=progress, processes=processes_of_one_search())
     except InputError as error:
-        messages.send(("error", "; ".join(str(problem) for problem in error.problems)))
+        return "error", "; ".join(str(problem) for problem in error.problems)
     except AfdDseError as error:
-        messages.send(("error", str(error)))
+        return "error", str(error)
+    except OSError:
+        raise
     except Exception as error:  # whatever it is, the page must say so instead of waiting for ever
-        messages.send(("error", f"{type(error).__name__}: {error}; this is a fault of the program"))
-    finally:
-        messages.close()
+        return "error", f"{type(error).__name__}: {error}; this is a fault of the program"

@@ -7,7 +7,6 @@ from dash import ALL, Dash, Input, Output, State, ctx, html, no_update
 from afd_dse.dashboard.data import Library
 from afd_dse.dashboard.form import Value, by_field, checked, form_values, job_text, stored_text
 from afd_dse.dashboard.layout import aria
-from afd_dse.dashboard.runs import Run
 from afd_dse.results.asked import pools_text, slo_text
 
 if TYPE_CHECKING:
@@ -103,8 +102,7 @@ def _start(session: "Session", text: str) -> None:
     job, _ = checked(text)
     if job is None or (session.run is not None and session.run.running):
         return
-    session.run = Run(job.model_dump(mode="json"))
-    session.run.start()
+    session.run = session.searcher.search(job.model_dump(mode="json"))
 
 
 def _state(library: Library, session: "Session") -> tuple[Any, ...]:

@@ -15,12 +15,16 @@ Result = TypeVar("Result")
 
 
 def usable_processes() -> int:
-    """Processes worth using here: two where cores and the system allow, one inside a process that others started.
+    """Processes worth using here: one inside a process that others started, which may be one of many."""
+    return processes_of_one_search() if multiprocessing.parent_process() is None else 1
+
+
+def processes_of_one_search() -> int:
+    """Processes worth using for the only search under way: two where cores and the system allow.
 
     Forked processes share what is loaded, which spawned ones would load again for longer than a search takes.
     """
-    alone = multiprocessing.parent_process() is None
-    return min(2, _cores()) if alone and sys.platform == "linux" else 1
+    return min(2, _cores()) if sys.platform == "linux" else 1
 
 
 def _cores() -> int:

@@ -31,7 +31,7 @@ from afd_dse.spec.cells import Partition, Phase
 Progress = Callable[[str, int], None]
 Answer = TypeVar("Answer")
 # Below so many candidates a search takes less than sharing it saves.
-PARALLEL_ROWS = 200_000
+PARALLEL_ROWS = 5_000
 NO_GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 
 

@@ -55,6 +55,7 @@ def serving(session: Session) -> Iterator[str]:
     yield f"http://127.0.0.1:{running.port}/"
     running.shutdown()
     running.server_close()
+    session.searcher.end()
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,20 @@
+import multiprocessing
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from afd_dse.dashboard.app import HOST, Session, server
-from afd_dse.dashboard.runs import Run
+from afd_dse.dashboard.runs import Run, Searcher
 from afd_dse.errors import InputError
 from tests.results.examples import SMALL, answer, job
+
+
+@pytest.fixture
+def searcher() -> Iterator[Searcher]:
+    found = Searcher()
+    yield found
+    found.end()
 
 
 def ended(run: Run, seconds: float = 120.0) -> Run:
@@ -17,31 +26,45 @@ def ended(run: Run, seconds: float = 120.0) -> Run:
     return run
 
 
-def test_a_search_in_a_process_gives_the_answer_of_the_api_and_tells_how_far_it_is() -> None:
-    run = Run(job("TINY").model_dump(mode="json"))
-    run.start()
-    ended(run)
+def test_a_search_in_a_process_gives_the_answer_of_the_api_and_tells_how_far_it_is(
+    searcher: Searcher,
+) -> None:
+    run = ended(searcher.search(job("TINY").model_dump(mode="json")))
     assert run.error == ""
     assert run.result is not None
     assert run.result.document["best"] == answer("TINY").document["best"]
-    assert run.result.document["what_if"]
+    assert run.mode.split()[-1] in answer("TINY").document["best_per_mode"]
     assert 0 < run.evaluated <= answer("TINY").document["evaluated"]
-    assert run.mode == "what would change the answer"
     assert len(run.result.candidates) == len(answer("TINY").candidates)
 
 
-def test_a_search_that_fails_says_why() -> None:
-    run = Run({**SMALL, "model": "no/such-model"})
-    run.start()
-    assert "model" in ended(run).error
+def test_searches_follow_each_other_in_one_process(searcher: Searcher) -> None:
+    failed = ended(searcher.search({**SMALL, "model": "no/such-model"}))
+    assert "model" in failed.error
+    first = multiprocessing.active_children()
+    run = ended(searcher.search(job("TINY").model_dump(mode="json")))
+    assert multiprocessing.active_children() == first
+    assert run.result is not None
+    assert failed.result is None
 
 
-def test_a_search_can_be_ended() -> None:
-    run = Run(job().model_dump(mode="json"))
-    run.start()
+def test_a_search_can_be_ended_and_another_one_begun(searcher: Searcher) -> None:
+    others = set(multiprocessing.active_children())
+    run = searcher.search(job().model_dump(mode="json"))
     run.cancel()
     assert not run.running
     assert run.error == "cancelled"
+    assert set(multiprocessing.active_children()) == others
+    assert ended(searcher.search(job("TINY").model_dump(mode="json"))).result is not None
+
+
+def test_a_process_that_dies_is_told_and_replaced(searcher: Searcher) -> None:
+    others = set(multiprocessing.active_children())
+    run = searcher.search(job().model_dump(mode="json"))
+    (process,) = set(multiprocessing.active_children()) - others
+    process.kill()
+    assert "without an answer" in ended(run).error
+    assert ended(searcher.search(job("TINY").model_dump(mode="json"))).result is not None
 
 
 def test_a_port_in_use_is_an_input_error() -> None:
