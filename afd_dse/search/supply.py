@@ -20,9 +20,10 @@ from afd_dse.spec.cells import Phase
 RATE_MARGIN = 1.0 - 1e-9
 # Units that keep their hand-over links busier than this are told apart by their number of links, too.
 BUSY_LINKS = 0.25
-# Halvings of the utilisation for all prefill units, and then for those that may still be best: 2⁻⁴⁴ in all.
+# Halvings of the utilisation for all prefill units, and then for those that may still be best: 2⁻³¹ in all, less than
+# rates are lowered by.
 HALVINGS_OF_ALL = 8
-HALVINGS = (3, 5, 36)
+HALVINGS = (3, 5, 23)
 _TINY = 1e-12
 
 
