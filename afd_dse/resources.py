@@ -1,8 +1,11 @@
 """Where the data that ships with the package lies (operator database, search spaces), and how its files are read."""
 
 import ctypes
+import gc
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import yaml
@@ -45,9 +48,28 @@ def keep_freed_memory() -> None:
     than computing them. Only glibc has these knobs; elsewhere nothing happens.
     """
     mmap_threshold, trim_threshold, top_pad = -3, -1, -2
+    for knob, size in ((mmap_threshold, 2**25), (trim_threshold, 2**31 - 1), (top_pad, 2**26)):
+        _of_glibc("mallopt", knob, size)
+
+
+def return_freed_memory() -> None:
+    """Give back to the system what :func:`keep_freed_memory` has kept: for a process that is idle now."""
+    gc.collect()
+    _of_glibc("malloc_trim", 0)
+
+
+def import_apart(module: str) -> None:
+    """Import ``module`` in a thread of its own, so that it keeps nothing of what is under way here.
+
+    A library that remembers why an optional import failed keeps the stack on which it did, with all its variables.
+    """
+    thread = Thread(target=import_module, args=(module,))
+    thread.start()
+    thread.join()
+
+
+def _of_glibc(function: str, *arguments: int) -> None:
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        getattr(ctypes.CDLL(None), function)(*arguments)
     except (OSError, AttributeError, TypeError):
         return
-    for knob, size in ((mmap_threshold, 2**25), (trim_threshold, 2**31 - 1), (top_pad, 2**26)):
-        mallopt(knob, size)

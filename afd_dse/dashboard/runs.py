@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Any, NoReturn
 
 from afd_dse.errors import AfdDseError, InputError
+from afd_dse.resources import return_freed_memory
 from afd_dse.results.result import Result
 
 # A process that forks a server with threads may hang; a fresh interpreter does not.
@@ -121,6 +122,7 @@ def _serve(link: Connection) -> None:
     try:
         while True:
             link.send(_answer(link.recv(), link))
+            return_freed_memory()
     except (EOFError, OSError):
         return  # the server has gone
 

@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
+from afd_dse.resources import import_apart
 from afd_dse.rows import join_rows
 from afd_dse.search.count import deployments
 from afd_dse.search.joint import search_joint
@@ -297,6 +298,7 @@ def _sampled(
 ) -> ModeOutcome:
     """One mode by Optuna, from what the enumeration ``first`` of a smaller space found; never worse than that."""
     # Optuna takes longer to import than most modes to enumerate.
+    import_apart("optuna")
     from afd_dse.search.sampled import search_sampled
 
     start = first.found if first else None
