@@ -102,22 +102,6 @@ def decode_choices(
         yield rows[members].astype(np.int64), int(receivers[members[0]]), int(pool[members[0]])
 
 
-def combine(
-    scenario: Scenario,
-    partition: Partition,
-    supplies: Supplies,
-    decode: DecodeSide,
-    objective: Objective,
-) -> Found | None:
-    """Pair prefill and decode units with integer replicas; returns evaluated pairs worth keeping."""
-    pairs = paired(scenario, partition, supplies, decode, objective)
-    return (
-        keep(scenario, objective, evaluated(scenario, partition, pairs, objective), best=LEADING)
-        if pairs
-        else None
-    )
-
-
 def paired(
     scenario: Scenario,
     partition: Partition,
@@ -157,9 +141,13 @@ def _thinned(x: FloatArray, y: FloatArray, rows: IntArray, most: int) -> IntArra
     return rows
 
 
-def evaluated(scenario: Scenario, partition: Partition, pairs: Paired, objective: Objective) -> Found:
-    """The pairs, throttled to what is admitted and brought under the limits that couple the phases."""
-    candidates = throttled(scenario, partition, pairs)
+def combined(scenario: Scenario, candidates: Candidates, objective: Objective) -> Found:
+    """Of pairs, :func:`throttled`, what is worth keeping."""
+    return keep(scenario, objective, evaluated(scenario, candidates, objective), best=LEADING)
+
+
+def evaluated(scenario: Scenario, candidates: Candidates, objective: Objective) -> Found:
+    """Pairs, :func:`throttled`, brought under the limits that couple the phases."""
     found = Found(candidates, evaluate(scenario, candidates))
     if np.isfinite(scenario.workload.concurrency_limit):
         found = _within_concurrency(scenario, found)
@@ -393,6 +381,7 @@ def assembled(
 def throttled(scenario: Scenario, partition: Partition, pairs: Paired) -> Candidates:
     """The pairs, their batch lowered where not all of the decode units' rate is admitted.
 
+    Those of several partitions may go together where they are alike in decode.
     Solves λ(B) = B/(OSL·TPOT(B)) = what is admitted by secant steps in the logarithms, where the slope is at most 1.
     """
     rows = np.flatnonzero(pairs.admitted < pairs.full * (1.0 - 1e-12))

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from afd_dse.cost.columns import Candidates
 from afd_dse.cost.evaluate import evaluate
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import IntArray
@@ -19,7 +20,7 @@ from afd_dse.search.count import deployments
 from afd_dse.search.joint import search_joint
 from afd_dse.search.layouts import layout_count, sharings
 from afd_dse.search.objective import Objective
-from afd_dse.search.pairs import combine, probes
+from afd_dse.search.pairs import Paired, combined, paired, probes, throttled
 from afd_dse.search.parallel import in_processes
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.proof import Proof, enumerated, explained, sampled
@@ -88,6 +89,7 @@ class UnitTables:
         self._pairing, self._objective = pairing, objective
         self._prefill: dict[bool, Supplies] = {}
         self._decode: dict[bool, DecodeSide] = {}
+        self._pairs: dict[Partition, Candidates | None] = {}
 
     def restricted(
         self, own: Mapping[str, Mapping[str, Any]], name: str, partition: Partition
@@ -116,6 +118,28 @@ class UnitTables:
                 rivals=self._rivals(split),
             )
         return self._decode[split]
+
+    def pairs(self, partition: Partition, objective: Objective) -> Candidates | None:
+        """Units paired with integer replicas that may be worth keeping, their batches lowered to what is admitted."""
+        if partition not in self._pairs:
+            split = partition.splits(Phase.DECODE)
+            alike = [one for one in self._pairing if one.splits(Phase.DECODE) == split]
+            made = {one: self._paired(one, objective) for one in dict.fromkeys([partition, *alike])}
+            found = {one: pairs for one, pairs in made.items() if pairs is not None}
+            self._pairs |= dict.fromkeys(made)
+            if found:
+                # All at once: a call costs as much as thousands of rows.
+                lowered = throttled(self._scenario, partition, join_rows(list(found.values())))
+                ends = np.cumsum([len(pairs.admitted) for pairs in found.values()])
+                for one, pairs, end in zip(found, found.values(), ends, strict=True):
+                    self._pairs[one] = lowered.take(np.arange(end - len(pairs.admitted), end))
+        return self._pairs[partition]
+
+    def _paired(self, partition: Partition, objective: Objective) -> Paired | None:
+        supplies, decode = self.prefill(partition), self.decode(partition)
+        if not len(supplies.side.candidates) or not len(decode.candidates):
+            return None
+        return paired(self._scenario, partition, supplies, decode, objective)
 
     def _rivals(self, split: bool) -> Prospects | None:
         """What decode units compare with, if they may be left out for others of another size."""
@@ -259,7 +283,8 @@ def _paired(
     prefill = supplies.side
     if not len(prefill.candidates) or not len(decode.candidates):
         return _outcome(scenario, objective, name, partition, None, 0, 0, "exhaustive", "")
-    found = combine(scenario, partition, supplies, decode, objective)
+    pairs = tables.pairs(partition, objective)
+    found = None if pairs is None else combined(scenario, pairs, objective)
     considered = deployments(scenario, tables.space, partition)
     evaluated = len(prefill.candidates) + decode.evaluated + (len(found) if found else 0)
     note = ""

@@ -16,7 +16,7 @@ from afd_dse.cost.units import DecodeUnits, decode_units
 from afd_dse.operators.latency import FloatArray
 from afd_dse.rows import distinct_rows, join_rows, take_rows
 from afd_dse.search.objective import Objective
-from afd_dse.search.pairs import best_rates, best_scores, evaluated, narrowed, paired, probes
+from afd_dse.search.pairs import best_rates, best_scores, evaluated, narrowed, paired, probes, throttled
 from afd_dse.search.pool import Found, keep, scores
 from afd_dse.search.sides import DecodeSide, rows_before, units_apart
 from afd_dse.search.supply import Supplies
@@ -184,7 +184,8 @@ class DecodeTrials:
         else:
             most = most_pairs(len(candidates)) - BEST_PAIRS
             few = narrowed(self._scenario, self._partition, pairs, self._objective, BEST_PAIRS, most)
-            found = evaluated(self._scenario, self._partition, few, self._objective)
+            lowered = throttled(self._scenario, self._partition, few)
+            found = evaluated(self._scenario, lowered, self._objective)
         if found is None:
             return None, 0
         return keep(self._scenario, self._objective, found, best=BEST), len(found)

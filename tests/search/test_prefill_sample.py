@@ -3,12 +3,12 @@ import pytest
 
 from afd_dse.cost.columns import ALL_COLUMNS, Candidates
 from afd_dse.search import prefill_sample
-from afd_dse.search.pairs import combine
 from afd_dse.search.prefill_sample import sample_prefill
 from afd_dse.search.sides import PrefillSide, limits_of, tabulate_decode, tabulate_prefill
 from afd_dse.search.space import load_space
 from afd_dse.search.supply import Receivers, Supplies
 from afd_dse.spec.cells import parse_partition
+from tests.search.pairing import combine
 from tests.strategies import build, scenario, space
 
 CASE = build(
