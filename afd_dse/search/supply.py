@@ -91,7 +91,7 @@ class Supplies:
 class _Choices:
     """Prefill units with their number of replicas, columns [n]: what they do, GPUs by pool, links, KV transfer.
 
-    Those that are ``alike`` take equal GPUs and links.
+    Those that are ``alike`` take equal GPUs and links, and hand KV over as fast.
     """
 
     unit: IntArray
@@ -110,10 +110,12 @@ class _Choices:
 
 def _choices(scenario: Scenario, side: PrefillSide, useful: IntArray) -> _Choices:
     """The units ``useful`` as often as they fit, KV not handed over yet."""
+    c = side.candidates
     unit, replicas = repeated(side.units.gpus_by_pool, useful, scenario.pool_counts)
     gpus = side.units.gpus_by_pool[unit] * replicas[:, None]
-    links = side.candidates.number("prefill_dp")[unit] * replicas
-    alike = distinct_rows([*gpus.T, links])[1] if len(unit) else unit
+    links = c.number("prefill_dp")[unit] * replicas
+    senders = [ports(c, Phase.PREFILL)[unit], c.integer("prefill_attention_pool")[unit]]
+    alike = distinct_rows([*gpus.T, links, *senders])[1] if len(unit) else unit
     prefill = take_rows(side.units.prefill, unit)
     return _Choices(unit, replicas, prefill, gpus, links, alike, np.zeros(len(unit)))
 
