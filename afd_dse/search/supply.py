@@ -1,5 +1,6 @@
 """What prefill supplies: the largest request rate that meets the TTFT limit, for every number of prefill GPUs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from afd_dse.network.traffic import exposed_transfer_seconds, kv_transfer_second
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.rows import distinct_rows, ranges, take_rows
 from afd_dse.search.pareto import front, non_dominated
-from afd_dse.search.sides import Limits, PrefillSide, codes, ports
+from afd_dse.search.sides import Limits, PrefillSide, codes, limits_of, ports
 from afd_dse.spec.cells import Phase
 
 # Rates are met from below, so that rounding never pushes a pair over a limit.
@@ -25,6 +26,8 @@ BUSY_LINKS = 0.25
 HALVINGS_OF_ALL = 8
 HALVINGS = (3, 5, 23)
 _TINY = 1e-12
+# Choices, each under one limit, that are solved at once.
+CHOICES_AT_ONCE = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Supplies:
         self._choices = _choices(scenario, side, _useful_prefill(side))
         self._by_strength = np.lexsort((-self._choices.capacity, self._choices.alike))
         self._most_senders = int(ports(side.candidates, Phase.PREFILL).max(initial=0))
+        self._limits = limits_of(scenario)
         self._known: dict[tuple[Limits, Receivers], Supply] = {}
         taken = self._choices.gpus_by_pool.sum(axis=1) / np.maximum(self._choices.capacity, _TINY)
         # GPUs that a request/s of prefill takes at least.
@@ -83,7 +87,11 @@ class Supplies:
         to = replace(to, gpus=min(to.gpus, self._most_senders))
         if (limit, to) not in self._known:
             choices = _handed_over(self.scenario, self.side, self._choices, to)
-            self._known[limit, to] = _supply(self.scenario, choices, self._by_strength, limit)
+            # With this one those that will be asked for next: a call costs as much as thousands of rows.
+            place = self._limits.index(limit)
+            limits = self._limits[place : place + max(CHOICES_AT_ONCE // max(len(choices.unit), 1), 1)]
+            found = _supplies(self.scenario, choices, self._by_strength, limits)
+            self._known |= {(one, to): supply for one, supply in zip(limits, found, strict=True)}
         return self._known[limit, to]
 
 
@@ -91,7 +99,8 @@ class Supplies:
 class _Choices:
     """Prefill units with their number of replicas, columns [n]: what they do, GPUs by pool, links, KV transfer.
 
-    Those that are ``alike`` take equal GPUs and links, and hand KV over as fast.
+    Those that are ``alike`` take equal GPUs and links, hand KV over as fast, and are held to the same limits: TTFT at
+    the SLO's percentile and in the mean, seconds, the ``number``-th of several.
     """
 
     unit: IntArray
@@ -101,6 +110,9 @@ class _Choices:
     links: FloatArray
     alike: IntArray
     transfer_s: FloatArray
+    number: IntArray
+    ttft_s: FloatArray
+    mean_ttft_s: FloatArray
 
     @property
     def capacity(self) -> FloatArray:
@@ -109,7 +121,7 @@ class _Choices:
 
 
 def _choices(scenario: Scenario, side: PrefillSide, useful: IntArray) -> _Choices:
-    """The units ``useful`` as often as they fit, KV not handed over yet."""
+    """The units ``useful`` as often as they fit, KV not handed over yet, and held to no limits."""
     c = side.candidates
     unit, replicas = repeated(side.units.gpus_by_pool, useful, scenario.pool_counts)
     gpus = side.units.gpus_by_pool[unit] * replicas[:, None]
@@ -117,7 +129,22 @@ def _choices(scenario: Scenario, side: PrefillSide, useful: IntArray) -> _Choice
     senders = [ports(c, Phase.PREFILL)[unit], c.integer("prefill_attention_pool")[unit]]
     alike = distinct_rows([*gpus.T, links, *senders])[1] if len(unit) else unit
     prefill = take_rows(side.units.prefill, unit)
-    return _Choices(unit, replicas, prefill, gpus, links, alike, np.zeros(len(unit)))
+    none = np.full(len(unit), np.inf)
+    return _Choices(unit, replicas, prefill, gpus, links, alike, np.zeros(len(unit)), unit * 0, none, none)
+
+
+def _held_to(choices: _Choices, limits: Sequence[Limits]) -> _Choices:
+    """All choices under each of ``limits``, one after the other."""
+    count = len(choices.unit)
+    number = np.repeat(np.arange(len(limits)), count)
+    every = choices if len(limits) == 1 else take_rows(choices, np.tile(np.arange(count), len(limits)))
+    return replace(
+        every,
+        alike=every.alike + number * count,
+        number=number,
+        ttft_s=np.array([limit.ttft_s for limit in limits])[number],
+        mean_ttft_s=np.array([limit.mean_ttft_s for limit in limits])[number],
+    )
 
 
 def _handed_over(scenario: Scenario, side: PrefillSide, choices: _Choices, to: Receivers) -> _Choices:
@@ -142,16 +169,26 @@ def rates_of_units(scenario: Scenario, side: PrefillSide, limit: Limits, to: Rec
     """
     choices = _choices(scenario, side, np.arange(len(side.candidates)))
     choices = take_rows(choices, np.flatnonzero(np.append(choices.unit[1:] != choices.unit[:-1], True)))
-    choices = _handed_over(scenario, side, choices, to)
-    low, _ = _admissible(scenario, choices, limit)
+    choices = _held_to(_handed_over(scenario, side, choices, to), [limit])
+    low, _ = _admissible(scenario, choices)
     rates = np.zeros(len(side.candidates))
     rates[choices.unit] = low * choices.prefill.capacity
     return rates
 
 
-def _supply(scenario: Scenario, choices: _Choices, by_strength: IntArray, limit: Limits) -> Supply:
-    choices, low = _strongest(scenario, choices, by_strength, limit)
-    rate = low * choices.capacity
+def _supplies(
+    scenario: Scenario, choices: _Choices, by_strength: IntArray, limits: Sequence[Limits]
+) -> list[Supply]:
+    """What the choices supply under each of ``limits``."""
+    every = (by_strength + len(choices.unit) * np.arange(len(limits))[:, None]).reshape(-1)
+    found, low = _strongest(scenario, _held_to(choices, limits), every)
+    parts = [np.flatnonzero(found.number == number) for number in range(len(limits))]
+    return [_supply(scenario, take_rows(found, rows), low[rows]) for rows in parts]
+
+
+def _supply(scenario: Scenario, choices: _Choices, utilization: FloatArray) -> Supply:
+    """The best of the choices, each at its largest admissible ``utilization`` [n]."""
+    rate = utilization * choices.capacity
     ok = np.flatnonzero(rate > 0.0)
     columns = np.column_stack([rate, -choices.gpus_by_pool])[ok]
     # Where links may limit, more of them count as well.
@@ -173,58 +210,55 @@ def _supply(scenario: Scenario, choices: _Choices, by_strength: IntArray, limit:
     )
 
 
-def _strongest(
-    scenario: Scenario, choices: _Choices, by_strength: IntArray, limit: Limits
-) -> tuple[_Choices, FloatArray]:
+def _strongest(scenario: Scenario, choices: _Choices, by_strength: IntArray) -> tuple[_Choices, FloatArray]:
     """Of choices that are alike those that may supply most, and their largest admissible utilisations.
 
     ``by_strength`` are the rows in the order of what is alike, and then of falling capacity.
     """
-    idle = _in_time_when_idle(scenario, choices, limit)
+    idle = _in_time_when_idle(scenario, choices)
     # What one supplies for sure, most that are alike could not at any utilisation: the strongest comes first.
     ordered = by_strength[idle[by_strength]]
     leading = ordered[np.diff(choices.alike[ordered], prepend=-1) > 0]
-    low, _ = _admissible(scenario, take_rows(choices, leading), limit)
+    low, _ = _admissible(scenario, take_rows(choices, leading))
     surest = np.zeros(len(choices.unit))
     surest[choices.alike[leading]] = low * choices.capacity[leading]
     closer = np.flatnonzero(idle & (choices.capacity * MAX_UTILIZATION >= surest[choices.alike]))
     choices = take_rows(choices, closer)
-    low, high = _bracket(scenario, choices, limit)
+    low, high = _bracket(scenario, choices)
     for halvings in HALVINGS:
-        low, high = _halved(scenario, choices, limit, (low, high), halvings)
+        low, high = _halved(scenario, choices, (low, high), halvings)
         np.maximum.at(surest, choices.alike, low * choices.capacity)
         closer = np.flatnonzero((high > 0.0) & (high * choices.capacity >= surest[choices.alike]))
         choices, low, high = take_rows(choices, closer), low[closer], high[closer]
     return choices, low
 
 
-def _in_time_when_idle(scenario: Scenario, choices: _Choices, limit: Limits) -> npt.NDArray[np.bool_]:
+def _in_time_when_idle(scenario: Scenario, choices: _Choices) -> npt.NDArray[np.bool_]:
     """Whether the first token of a request that meets no other comes in time; replicas are then all the same."""
-    new = np.diff(choices.unit, prepend=-1) != 0
+    new = (np.diff(choices.unit, prepend=-1) != 0) | (np.diff(choices.number, prepend=0) != 0)
     units = take_rows(choices, np.flatnonzero(new))
-    in_time = _in_time(scenario, units, limit, np.zeros(len(units.unit)))
+    in_time = _in_time(scenario, units, np.zeros(len(units.unit)))
     return np.asarray(in_time[np.cumsum(new) - 1], dtype=bool)
 
 
-def _admissible(scenario: Scenario, choices: _Choices, limit: Limits) -> tuple[FloatArray, FloatArray]:
+def _admissible(scenario: Scenario, choices: _Choices) -> tuple[FloatArray, FloatArray]:
     """About the largest utilisation at which the first token comes in time, from below and above [n]."""
-    return _halved(scenario, choices, limit, _bracket(scenario, choices, limit), HALVINGS_OF_ALL)
+    return _halved(scenario, choices, _bracket(scenario, choices), HALVINGS_OF_ALL)
 
 
-def _bracket(scenario: Scenario, choices: _Choices, limit: Limits) -> tuple[FloatArray, FloatArray]:
+def _bracket(scenario: Scenario, choices: _Choices) -> tuple[FloatArray, FloatArray]:
     """Utilisations between which the largest one lies at which the first token comes in time, [n]; (0, 0) where none.
 
     TTFT grows with the utilisation.
     """
     none, most = np.zeros(len(choices.unit)), np.full(len(choices.unit), MAX_UTILIZATION)
-    low = np.where(_in_time(scenario, choices, limit, most), most, none)
-    return low, np.where(_in_time(scenario, choices, limit, low), most, none)
+    low = np.where(_in_time(scenario, choices, most), most, none)
+    return low, np.where(_in_time(scenario, choices, low), most, none)
 
 
 def _halved(
     scenario: Scenario,
     choices: _Choices,
-    limit: Limits,
     bracket: tuple[FloatArray, FloatArray],
     halvings: int,
 ) -> tuple[FloatArray, FloatArray]:
@@ -232,18 +266,16 @@ def _halved(
     low, high = bracket
     for _ in range(halvings):
         middle = (low + high) / 2.0
-        ok = _in_time(scenario, choices, limit, middle)
+        ok = _in_time(scenario, choices, middle)
         low, high = np.where(ok, middle, low), np.where(ok, high, middle)
     return np.minimum(low, high), high
 
 
-def _in_time(
-    scenario: Scenario, choices: _Choices, limit: Limits, utilization: FloatArray
-) -> npt.NDArray[np.bool_]:
+def _in_time(scenario: Scenario, choices: _Choices, utilization: FloatArray) -> npt.NDArray[np.bool_]:
     """Whether the first token comes in time at ``utilization`` [n]."""
     ok = np.ones(len(utilization), dtype=bool)
-    for budget, percentile in ((limit.ttft_s, scenario.slo.percentile), (limit.mean_ttft_s, 50.0)):
-        if np.isfinite(budget):
+    for budget, percentile in ((choices.ttft_s, scenario.slo.percentile), (choices.mean_ttft_s, 50.0)):
+        if np.isfinite(budget).any():
             found = first_token(
                 scenario,
                 choices.prefill,
