@@ -137,6 +137,7 @@ def _answer(document: dict[str, Any], link: Connection) -> tuple[str, Any]:
     from afd_dse.search.parallel import processes_of_one_search
 
     def progress(mode: str, rows: int) -> None:
+        # NOTE: a process that shares the search says so, too: words as few as these are written at once and do not mix.
         link.send(("progress", (mode, rows)))
 
     try:
