@@ -1,9 +1,13 @@
 import multiprocessing
+import os
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from afd_dse import load_job
 from afd_dse.dashboard.app import HOST, Session, server
 from afd_dse.dashboard.runs import Run, Searcher
 from afd_dse.errors import InputError
@@ -56,6 +60,42 @@ def test_a_search_can_be_ended_and_another_one_begun(searcher: Searcher) -> None
     assert run.error == "cancelled"
     assert set(multiprocessing.active_children()) == others
     assert ended(searcher.search(job("TINY").model_dump(mode="json"))).result is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a search has one process")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one core a search has one process")
+def test_ending_a_search_ends_the_process_that_shares_it(searcher: Searcher) -> None:
+    others = set(multiprocessing.active_children())
+    large = load_job(Path(__file__).parents[2] / "examples" / "deepseek-v3_b200x128.yaml")
+    run = searcher.search(large.model_dump(mode="json"))
+    (process,) = set(multiprocessing.active_children()) - others
+    assert process.pid is not None
+    until = time.monotonic() + 60.0
+    while not (sharing := children(process.pid)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(sharing) == 1
+    run.cancel()
+    while set(sharing) & set(processes()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not set(sharing) & set(processes())
+
+
+def children(parent: int) -> list[int]:
+    """Processes that ``parent`` has started and that still run."""
+    return [pid for pid, of in processes().items() if of == parent]
+
+
+def processes() -> dict[int, int]:
+    """All processes that run, and who started them."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue  # it has just ended
+        if state != "Z":
+            found[int(stat.parent.name)] = int(parent)
+    return found
 
 
 def test_a_process_that_dies_is_told_and_replaced(searcher: Searcher) -> None:
