@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from threading import Lock
-from typing import Any, NoReturn
+from typing import Any
 
 from afd_dse.errors import AfdDseError, InputError
 from afd_dse.resources import return_freed_memory
@@ -118,7 +118,6 @@ class Run:
 def _serve(link: Connection) -> None:
     """What the process does: a job comes, words on how far it is and the answer go, each with its kind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is meant for the server, which ends this process
-    signal.signal(signal.SIGTERM, _leave)
     try:
         while True:
             link.send(_answer(link.recv(), link))
@@ -127,17 +126,13 @@ def _serve(link: Connection) -> None:
         return  # the server has gone
 
 
-def _leave(*_: object) -> NoReturn:
-    """End in order, so that a process that shares the search ends with this one."""
-    raise SystemExit
-
-
 def _answer(document: dict[str, Any], link: Connection) -> tuple[str, Any]:
     from afd_dse import load_job, optimize
     from afd_dse.search.parallel import processes_of_one_search
 
     def progress(mode: str, rows: int) -> None:
         # NOTE: a process that shares the search says so, too: words as few as these are written at once and do not mix.
+        # When nobody listens any more it ends.
         link.send(("progress", (mode, rows)))
 
     try:
