@@ -24,29 +24,35 @@ class Searcher:
     def __init__(self) -> None:
         self._process: BaseProcess | None = None
         self._link: Connection | None = None
+        self._finalizer: Finalize | None = None
         self._reading = Lock()  # several pages may ask at once
-        # Before Python waits for its children.
-        Finalize(self, _end, args=(self.__dict__,), exitpriority=1)
 
     def search(self, document: dict[str, Any]) -> "Run":
         """Begin to search for the job ``document``; one search at a time."""
         if self._process is None or not self._process.is_alive():
-            self._link, theirs = _CONTEXT.Pipe()
-            # NOTE: not a daemon, which could not share a search with a process of its own.
-            self._process = _CONTEXT.Process(target=_serve, args=(theirs,))
-            self._process.start()
-            theirs.close()
+            self._start()
         assert self._link is not None
         self._link.send(document)
         return Run(self)
 
+    def _start(self) -> None:
+        self.end()
+        self._link, theirs = _CONTEXT.Pipe()
+        # NOTE: not a daemon, which could not share a search with a process of its own.
+        self._process = _CONTEXT.Process(target=_serve, args=(theirs,))
+        self._process.start()
+        theirs.close()
+        # At the latest before Python waits for its children.
+        self._finalizer = Finalize(self, _end, args=(self._process, self._link), exitpriority=1)
+
     def reports(self) -> list[tuple[str, Any]]:
         """What it has said since it was last asked. Raises :class:`EOFError` when the process has died."""
         found: list[tuple[str, Any]] = []
+        link = self._link  # another page may end it meanwhile
         try:
             with self._reading:
-                while self._link is not None and self._link.poll():
-                    found.append(self._link.recv())
+                while link is not None and link.poll():
+                    found.append(link.recv())
         except (EOFError, OSError) as error:
             if not found:
                 raise EOFError from error
@@ -54,19 +60,17 @@ class Searcher:
 
     def end(self) -> None:
         """End the process, and what it does."""
-        _end(self.__dict__)
+        if self._finalizer is not None:
+            self._finalizer()
+        self._process = self._link = self._finalizer = None
 
 
-def _end(searcher: dict[str, Any]) -> None:
-    process, link = searcher["_process"], searcher["_link"]
-    searcher["_process"] = searcher["_link"] = None
-    if link is not None:
-        link.close()
-    if process is not None and process.is_alive():
-        process.terminate()
-        process.join(timeout=5.0)
-        if process.is_alive():
-            process.kill()
+def _end(process: BaseProcess, link: Connection) -> None:
+    link.close()
+    process.terminate()
+    process.join(timeout=5.0)
+    if process.is_alive():
+        process.kill()
 
 
 @dataclass
@@ -141,7 +145,5 @@ def _answer(document: dict[str, Any], link: Connection) -> tuple[str, Any]:
         return "error", "; ".join(str(problem) for problem in error.problems)
     except AfdDseError as error:
         return "error", str(error)
-    except OSError:
-        raise
     except Exception as error:  # whatever it is, the page must say so instead of waiting for ever
         return "error", f"{type(error).__name__}: {error}; this is a fault of the program"
