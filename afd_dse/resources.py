@@ -1,4 +1,4 @@
-"""Where the data that ships with the package lies (operator database, search spaces), and how its files are read."""
+"""Where the data that ships with the package lies, how its files are read, and what a process keeps in memory."""
 
 import ctypes
 import gc

@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from moocore import is_nondominated
 
 from afd_dse.operators.latency import FloatArray, IntArray
 
@@ -40,6 +39,9 @@ def non_dominated(columns: FloatArray, group: IntArray | None = None) -> npt.NDA
     Of equal rows the first is kept.
     """
     if group is None:
+        # Here, since estimates and reports, which need no more than :func:`front`, would load it too.
+        from moocore import is_nondominated
+
         return np.asarray(is_nondominated(columns, maximise=True, keep_weakly=False), dtype=bool)
     order = np.argsort(group, kind="stable")
     ordered = columns[order]

@@ -20,7 +20,7 @@ from afd_dse.search.count import deployments
 from afd_dse.search.joint import search_joint
 from afd_dse.search.layouts import layout_count, sharings
 from afd_dse.search.objective import Objective
-from afd_dse.search.pairs import Paired, combined, paired, probes, throttled
+from afd_dse.search.pairs import combined, paired, probes, throttled
 from afd_dse.search.parallel import in_processes
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.proof import Proof, enumerated, explained, sampled
@@ -124,7 +124,10 @@ class UnitTables:
         if partition not in self._pairs:
             split = partition.splits(Phase.DECODE)
             alike = [one for one in self._pairing if one.splits(Phase.DECODE) == split]
-            made = {one: self._paired(one, objective) for one in dict.fromkeys([partition, *alike])}
+            made = {
+                one: paired(self._scenario, one, self.prefill(one), self.decode(one), objective)
+                for one in dict.fromkeys([partition, *alike])
+            }
             found = {one: pairs for one, pairs in made.items() if pairs is not None}
             self._pairs |= dict.fromkeys(made)
             if found:
@@ -134,12 +137,6 @@ class UnitTables:
                 for one, pairs, end in zip(found, found.values(), ends, strict=True):
                     self._pairs[one] = lowered.take(np.arange(end - len(pairs.admitted), end))
         return self._pairs[partition]
-
-    def _paired(self, partition: Partition, objective: Objective) -> Paired | None:
-        supplies, decode = self.prefill(partition), self.decode(partition)
-        if not len(supplies.side.candidates) or not len(decode.candidates):
-            return None
-        return paired(self._scenario, partition, supplies, decode, objective)
 
     def _rivals(self, split: bool) -> Prospects | None:
         """What decode units compare with, if they may be left out for others of another size."""

@@ -129,8 +129,8 @@ def _choices(scenario: Scenario, side: PrefillSide, useful: IntArray) -> _Choice
     senders = [ports(c, Phase.PREFILL)[unit], c.integer("prefill_attention_pool")[unit]]
     alike = distinct_rows([*gpus.T, links, *senders])[1] if len(unit) else unit
     prefill = take_rows(side.units.prefill, unit)
-    none = np.full(len(unit), np.inf)
-    return _Choices(unit, replicas, prefill, gpus, links, alike, np.zeros(len(unit)), unit * 0, none, none)
+    at_once, none = np.zeros(len(unit)), np.full(len(unit), np.inf)
+    return _Choices(unit, replicas, prefill, gpus, links, alike, at_once, np.zeros_like(unit), none, none)
 
 
 def _held_to(choices: _Choices, limits: Sequence[Limits]) -> _Choices:
