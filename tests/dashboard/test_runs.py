@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import afd_dse
 from afd_dse import load_job
+from afd_dse.dashboard import runs
 from afd_dse.dashboard.app import HOST, Session, server
 from afd_dse.dashboard.runs import Run, Searcher
 from afd_dse.errors import InputError
@@ -40,6 +42,18 @@ def test_a_search_in_a_process_gives_the_answer_of_the_api_and_tells_how_far_it_
     assert run.mode.split()[-1] in answer("TINY").document["best_per_mode"]
     assert 0 < run.evaluated <= answer("TINY").document["evaluated"]
     assert len(run.result.candidates) == len(answer("TINY").candidates)
+
+
+def test_a_file_that_cannot_be_read_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise FileNotFoundError("no such table")
+
+    monkeypatch.setattr(afd_dse, "optimize", fails)
+    ours, theirs = multiprocessing.Pipe()
+    kind, words = runs._answer(job("TINY").model_dump(mode="json"), theirs)
+    assert kind == "error"
+    assert "FileNotFoundError: no such table" in words
+    assert not ours.poll()
 
 
 def test_searches_follow_each_other_in_one_process(searcher: Searcher) -> None:
