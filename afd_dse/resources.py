@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import yaml
 
 _PACKAGE = Path(__file__).resolve().parent
+_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @cache
@@ -38,7 +40,12 @@ def parse_yaml(text: str | bytes) -> Any:
 
     Raises ``yaml.YAMLError``.
     """
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(text, Loader=_YAML)
+
+
+def parse_yaml_documents(text: str) -> Iterator[Any]:
+    """The documents in ``text``, each parsed when it is asked for. Raises ``yaml.YAMLError``."""
+    return yaml.load_all(text, Loader=_YAML)
 
 
 def keep_freed_memory() -> None:

@@ -27,7 +27,7 @@ def table_list() -> dict[str, Any]:
         {"table": f"{t.accelerator}/{t.framework}/{t.op}", "rows": t.rows, "bytes": t.bytes}
         for t in store.tables()
     ]
-    return {"package": store.provenance().get("package"), "tables": rows}
+    return {"package": dict(store.package()), "tables": rows}
 
 
 def print_tables(document: Mapping[str, Any]) -> None:

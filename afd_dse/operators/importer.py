@@ -336,7 +336,7 @@ def _write(frame: pd.DataFrame, counts: _Counts, schema: TableSchema, path: Path
 
 
 def _write_provenance(report: ImportReport, hashes: Mapping[str, str], path: Path) -> None:
-    content = {
+    what = {
         "package": {
             "name": report.package,
             "version": report.version,
@@ -346,6 +346,8 @@ def _write_provenance(report: ImportReport, hashes: Mapping[str, str], path: Pat
         },
         "written_with": {"pyarrow": pa.__version__, "compression": f"zstd {_ZSTD_LEVEL}"},
         "totals": {"tables": len(report.tables), "rows": report.rows, "bytes": report.bytes},
+    }
+    files = {
         "tables": {
             table.path: {
                 "sha256": table.sha256,
@@ -360,7 +362,9 @@ def _write_provenance(report: ImportReport, hashes: Mapping[str, str], path: Pat
         "sources": {_short(name): sha256 for name, sha256 in sorted(hashes.items())},
         "set_aside": {_short(name): reason for name, reason in sorted(report.set_aside.items())},
     }
-    path.write_text(yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True), encoding="utf-8")
+    # Documents of their own: who wants the package need not parse hundreds of files.
+    text = yaml.safe_dump_all([what, files], sort_keys=False, width=120, allow_unicode=True)
+    path.write_text(text, encoding="utf-8")
 
 
 def _short(name: str) -> str:

@@ -1,6 +1,6 @@
 """Reading the operator database: one table, what tables there are, where they come from."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ import yaml
 
 from afd_dse.errors import DatabaseError
 from afd_dse.operators.table_schema import SCHEMAS
-from afd_dse.resources import operator_db_root, parse_yaml
+from afd_dse.resources import operator_db_root, parse_yaml_documents
 
 PROVENANCE_FILE = "provenance.yaml"
 # What leaves no row out.
@@ -121,11 +121,22 @@ def _describe(path: Path) -> StoredTable:
 
 def provenance(root: Path | None = None) -> Mapping[str, object]:
     """Content of ``provenance.yaml``: package, version, licence, hashes and, per file, its sources."""
+    return {key: value for part in _provenance(root) for key, value in part.items()}
+
+
+def package() -> Mapping[str, object]:
+    """The package that the tables come from: the first document of ``provenance.yaml``, all others unread."""
+    found = next(_provenance(None), {}).get("package")
+    return cast("Mapping[str, object]", found) if isinstance(found, dict) else {}
+
+
+def _provenance(root: Path | None) -> Iterator[Mapping[str, object]]:
+    """The documents of ``provenance.yaml``, one after the other: what it is, and every table."""
     path = (root or operator_db_root()) / PROVENANCE_FILE
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8"))
+        for content in parse_yaml_documents(path.read_text(encoding="utf-8")):
+            if not isinstance(content, dict):
+                raise DatabaseError(f"{path}: provenance is not a mapping; {_REMEDY}")
+            yield cast("Mapping[str, object]", content)
     except (OSError, yaml.YAMLError) as error:
         raise DatabaseError(f"{path}: unreadable provenance ({error}); {_REMEDY}") from error
-    if not isinstance(content, dict):
-        raise DatabaseError(f"{path}: provenance is not a mapping; {_REMEDY}")
-    return cast("Mapping[str, object]", content)

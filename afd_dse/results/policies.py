@@ -1,6 +1,7 @@
 """The sharing policy of a deployment in words, and whether a framework can run it."""
 
 import numpy as np
+import numpy.typing as npt
 
 from afd_dse.cost.columns import CHUNKED, DECODE_PRIORITY, POLICIES, PRIORITIZED, TILE_SHARED, Candidates
 from afd_dse.cost.launching import needs, runs
@@ -40,6 +41,15 @@ def policy_code(partition: Partition, name: str) -> tuple[int, str, str]:
         message = f"has no meaning in {partition.text}, in which no group serves both phases"
         return code, message, "leave it out"
     return code, "", ""
+
+
+def runs_today(scenario: Scenario, candidates: Candidates) -> npt.NDArray[np.bool_]:
+    """Whether the framework's release runs candidates of any partitions, with what it takes, [n]."""
+    found, partitions = np.zeros(len(candidates), dtype=bool), candidates.integer("partition")
+    for partition in np.unique(partitions):
+        rows = np.flatnonzero(partitions == partition)
+        found[rows] = runs(scenario, PARTITIONS[int(partition)], candidates.take(rows))
+    return found
 
 
 def launchable(scenario: Scenario, candidates: Candidates, row: int) -> str | None:

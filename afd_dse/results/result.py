@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from afd_dse.operators.latency import IntArray
 from afd_dse.results.breakdown import kind_words
 from afd_dse.results.deployment import Deployment, deployment_of, finite, types_of
 from afd_dse.results.layout import labels
-from afd_dse.results.policies import RELEASED, launchable
+from afd_dse.results.policies import RELEASED, runs_today
 from afd_dse.results.proof import proof_of, proof_of_all
 from afd_dse.results.reasons import violated
 from afd_dse.results.table import candidate_table
@@ -110,9 +109,10 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
     names = [name for name, found in parts for _ in range(len(found))]
     written = {name: labels(scenario, found.candidates) for name, found in parts}
     all_labels = [text for texts in written.values() for text in texts]
-    ranked = front = np.zeros(0, dtype=np.int64)
+    ranked = front = runnable = np.zeros(0, dtype=np.int64)
     if joined is not None:
         ranked, front = ranking(scenario, objective, joined), pareto_rows(joined)
+        runnable = ranked[runs_today(scenario, joined.candidates.take(ranked))]
 
     def documents(rows: IntArray) -> list[Deployment]:
         if joined is None:
@@ -120,10 +120,7 @@ def build_result(job: Job, scenario: Scenario, outcome: SearchOutcome) -> Result
         return [deployment_of(scenario, joined, int(row), names[row], objective) for row in rows]
 
     best = next(iter(documents(ranked[:1])), None)
-    runnable = (
-        row for row in ranked if joined and launchable(scenario, joined.candidates, int(row)) is not None
-    )
-    best_runnable = next(iter(documents(np.array([*islice(runnable, 1)], dtype=np.int64))), None)
+    best_runnable = next(iter(documents(runnable[:1])), None)
     modes = [_mode(scenario, objective, mode, written.get(mode.name, []), best) for mode in outcome.modes]
     misses = [] if best is not None or joined is None else _nearest(scenario, objective, joined, names)
     document: dict[str, Any] = {
@@ -297,8 +294,7 @@ def _nearest(
 
 def _provenance(job: Job, shown: Deployment | None) -> dict[str, Any]:
     """Shares of the time of the best deployment (or nearest miss) by origin, and what the tables are."""
-    package = store.provenance().get("package")
-    tables = package if isinstance(package, Mapping) else {}
+    tables = store.package()
     return {
         **({} if shown is None else shown["provenance"]),
         "of": None if shown is None else shown["label"],

@@ -4,6 +4,7 @@ import hashlib
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -185,7 +186,7 @@ def test_provenance_names_package_licence_sources_and_hashes(tmp_path: Path) -> 
     source = parquet(gemm([("fp8", 1, 64, 32, 1.0)]))
     path = wheel(tmp_path, {GEMM.format("1.0.0"): source})
     import_tables(path, tmp_path / "db")
-    told = yaml.safe_load((tmp_path / "db" / "provenance.yaml").read_text())
+    told: Any = store.provenance(tmp_path / "db")
     assert told["package"]["name"] == "aiconfigurator-core"
     assert told["package"]["version"] == "9.9.9"
     assert told["package"]["licence"] == "Apache-2.0"
