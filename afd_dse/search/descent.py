@@ -160,6 +160,11 @@ def descend(
         place = np.concatenate([place, place[inside] + width])
 
 
+def coarse(batches: FloatArray) -> FloatArray:
+    """The batches of the coarsest pass."""
+    return batches[:: _coarsest(batches)]
+
+
 def _coarsest(batches: FloatArray) -> int:
     """Steps of the grid in one of the coarsest pass, a power of two: every pass halves it."""
     ratio = np.log(COARSEST_RATIO) / np.log(batches[1] / batches[0]) if len(batches) > 1 else 1.0

@@ -13,11 +13,12 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.rows import join_rows, ranges
 from afd_dse.search.crossing import evaluations, largest_holding
-from afd_dse.search.descent import TPOT_MARGIN, Points, descend, refine
+from afd_dse.search.descent import TPOT_MARGIN, Points, coarse, descend, refine
 from afd_dse.search.layouts import blocks, enumerate_layouts, expand, sharings
 from afd_dse.search.objective import Objective, rates_of
 from afd_dse.search.pool import Found, keep, ranking
 from afd_dse.search.space import Grid
+from afd_dse.search.undisturbed import Undisturbed
 from afd_dse.spec.cells import Partition, Phase
 
 
@@ -84,7 +85,7 @@ def search_joint(
         kept.append(keep(scenario, objective, found))
         return found
 
-    def at(rows: IntArray, batch_size: FloatArray) -> Points:
+    def evaluated_at(rows: IntArray, batch_size: FloatArray) -> Points:
         points = []
         for block in blocks(candidates.take(rows).replace(batch_size=batch_size)):
             found = worth_keeping(block)
@@ -93,10 +94,19 @@ def search_joint(
                 worth_keeping(fewer)
         return join_rows(points)
 
+    def at(rows: IntArray, batch_size: FloatArray) -> Points:
+        if alone is None:
+            return evaluated_at(rows, batch_size)
+        return alone.evaluated(rows, batch_size, grid.batch.ratio, evaluated_at)
+
+    alone = None
+    if not (bounded or partition.shares_steps):
+        alone = Undisturbed(scenario, partition, objective, candidates)
+        alone.learn(evaluated_at(*alone.first(coarse(batch))))
     group = np.zeros(len(candidates), dtype=np.int64)
     steps = descend(batch, group, at, whole=bounded)
     if not bounded:
-        refine(steps, at, [np.inf])
+        refine(steps, evaluated_at, [np.inf])
     found = keep(scenario, objective, join_rows(kept), best=256)
     if bounded:
         # What fewer replicas leave room for is not on the grid's steps.

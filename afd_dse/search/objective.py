@@ -17,6 +17,17 @@ LEAST_USD_PER_MTOK = 1e-9
 RANKED_TIES = 2000
 
 
+def served(scenario: Scenario, requests: FloatArray, gpus_by_pool: FloatArray) -> dict[str, FloatArray]:
+    """The metrics that objectives go by, of deployments that serve ``requests``/s on ``gpus_by_pool`` [n, pools]."""
+    tokens = requests * scenario.workload.osl
+    price = gpus_by_pool @ np.array([pool.usd_per_gpu_hour for pool in scenario.pools])
+    return {
+        "tokens_per_s": tokens,
+        "tokens_per_s_per_gpu": tokens / gpus_by_pool.sum(axis=1),
+        "usd_per_mtok": price / 3600.0 / tokens * 1e6,
+    }
+
+
 def score(
     scenario: Scenario, objective: Objective, requests: FloatArray, gpus_by_pool: FloatArray
 ) -> FloatArray:

@@ -1,5 +1,6 @@
 """Pareto fronts of two or more columns, larger is better."""
 
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,8 @@ from afd_dse.operators.latency import FloatArray, IntArray
 
 # Of more rows than this every so-manieth is looked at first: most others are beaten by those.
 MANY, SAMPLED = 20_000, 32
+# What comes so near to the front is kept beside it: the next best are told too, and simulation may prefer them.
+NEAR = 0.9
 
 
 def front(x: FloatArray, y: FloatArray) -> IntArray:
@@ -31,6 +34,25 @@ def _front(x: FloatArray, y: FloatArray) -> IntArray:
     best_before = np.concatenate([[-np.inf], np.maximum.accumulate(ranked)[:-1]]) if len(x) else ranked
     result: IntArray = order[ranked > best_before].astype(np.int64)
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The largest rate within a TPOT: steps at ``tpot_s``, ascending, from which on ``rate`` is reached, [n]."""
+
+    tpot_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    rate: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+    def with_points(self, tpot_s: FloatArray, rate: FloatArray) -> "Reached":
+        """With points [n] more."""
+        tpot_s, rate = np.append(self.tpot_s, tpot_s), np.append(self.rate, rate)
+        best = front(-tpot_s, rate)
+        return Reached(tpot_s[best], rate[best])
+
+    def within(self, tpot_s: FloatArray) -> FloatArray:
+        """The largest rate within each TPOT [n]; zero where there is none."""
+        result: FloatArray = np.append(0.0, self.rate)[np.searchsorted(self.tpot_s, tpot_s, side="right")]
+        return result
 
 
 def non_dominated(columns: FloatArray, group: IntArray | None = None) -> npt.NDArray[np.bool_]:

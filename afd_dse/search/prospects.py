@@ -12,12 +12,9 @@ from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.rows import take_rows
 from afd_dse.search.objective import Objective
 from afd_dse.search.pairs import best_rates
-from afd_dse.search.pareto import front
+from afd_dse.search.pareto import NEAR, Reached, front
 from afd_dse.search.sides import units_apart
 from afd_dse.search.supply import Supplies
-
-# What comes so near to the front is kept beside it: the next best are told too, and simulation may prefer them.
-NEAR = 0.9
 
 
 class Prospects:
@@ -29,8 +26,8 @@ class Prospects:
 
     def __init__(self, scenario: Scenario, supplies: Sequence[Supplies], objective: Objective) -> None:
         self._scenario, self._supplies, self._objective = scenario, supplies, objective
-        # By mode: TPOT, ascending, and the requests/s per GPU that are reached within it.
-        self._reached = [(np.zeros(1), np.zeros(1)) for _ in supplies]
+        # By mode, the rate in requests/s per GPU.
+        self._reached = [Reached() for _ in supplies]
 
     def learn(self, units: DecodeUnits, candidates: Callable[[IntArray], Candidates]) -> None:
         """Decode units [n] within all limits were found; ``candidates`` are those at some rows."""
@@ -42,12 +39,7 @@ class Prospects:
         side = units_apart(candidates(rows), take_rows(units, rows))
         for mode, supplies in enumerate(self._supplies):
             found = best_rates(self._scenario, supplies, side, self._objective)
-            tpot, per_gpu = (
-                np.concatenate(pair)
-                for pair in zip(self._reached[mode], (side.units.tpot_s, found), strict=True)
-            )
-            best = front(-tpot, per_gpu)
-            self._reached[mode] = tpot[best], per_gpu[best]
+            self._reached[mode] = self._reached[mode].with_points(side.units.tpot_s, found)
 
     def hopeless(
         self, tpot_s: FloatArray, requests_per_s: FloatArray, gpus: FloatArray
@@ -60,8 +52,7 @@ class Prospects:
     ) -> npt.NDArray[np.bool_]:
         """Whether ``share`` of what is reached beats units in every mode, [n]."""
         result = np.ones(len(tpot_s), dtype=bool)
-        for supplies, (tpot, per_gpu) in zip(self._supplies, self._reached, strict=True):
-            within = per_gpu[np.maximum(np.searchsorted(tpot, tpot_s, side="right") - 1, 0)]
+        for supplies, reached in zip(self._supplies, self._reached, strict=True):
             most = requests_per_s / (gpus + requests_per_s * supplies.least_gpus_per_request)
-            result &= share * within >= most
+            result &= share * reached.within(tpot_s) >= most
         return result

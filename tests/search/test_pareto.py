@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afd_dse.search.pareto import MANY, front, non_dominated
+from afd_dse.search.pareto import MANY, Reached, front, non_dominated
 
 values = st.integers(0, 6).map(float)
 points = st.lists(st.tuples(values, values), max_size=30)
@@ -55,3 +55,16 @@ def test_groups_have_fronts_of_their_own(rows: list[tuple[float, ...]]) -> None:
 
 def of_group(rows: list[tuple[float, ...]], code: float) -> list[tuple[float, ...]]:
     return [row for row in rows if row[0] == code]
+
+
+@given(points, points)
+def test_what_is_reached_within_a_tpot_is_the_best_of_all_points_told(
+    rows: list[tuple[float, float]], more: list[tuple[float, float]]
+) -> None:
+    reached = Reached()
+    for part in (rows, more):
+        tpot, rate = (np.array([row[k] for row in part], dtype=float) for k in (0, 1))
+        reached = reached.with_points(tpot, rate)
+    asked = np.arange(-1.0, 8.0)
+    best = [max((rate for tpot, rate in [*rows, *more] if tpot <= limit), default=0.0) for limit in asked]
+    assert reached.within(asked).tolist() == best

@@ -5,8 +5,9 @@ from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray
 from afd_dse.rows import take_rows
 from afd_dse.search.pairs import best_rates
+from afd_dse.search.pareto import NEAR
 from afd_dse.search.pool import Found, pareto_rows, ranking
-from afd_dse.search.prospects import NEAR, Prospects
+from afd_dse.search.prospects import Prospects
 from afd_dse.search.sides import DecodeSide, tabulate_decode, tabulate_prefill, units_apart
 from afd_dse.search.supply import Supplies
 from afd_dse.spec.cells import Partition, Phase, parse_partition
