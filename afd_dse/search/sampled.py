@@ -36,12 +36,12 @@ from afd_dse.search.storage import Crew, crew_of
 from afd_dse.search.study import (
     DIRECTIONS,
     POPULATION,
-    as_params,
     new_study,
     read,
     sampler,
     study_name,
     suggest,
+    tell,
 )
 from afd_dse.search.supply import Supplies
 from afd_dse.search.surrogate import Surrogate, features
@@ -321,7 +321,7 @@ def _draw(
 
 def _generation(
     study: optuna.Study, archive: _Archive, beginning: list[IntArray], seed: int, size: int
-) -> list[tuple[Trial, IntArray]]:
+) -> list[tuple[Trial | None, IntArray]]:
     """Ask for ``size`` trials; fewer, or none, where nothing is new."""
     waiting = {row.tobytes(): row for row in beginning if not archive.holds(row)}
     chosen = list(waiting.values())[:size]
@@ -394,39 +394,39 @@ def _telling(behind: FloatArray) -> IntArray:
 
 
 def _evaluated(
-    study: optuna.Study, archive: _Archive, crew: Crew, asked: list[tuple[Trial, IntArray]]
+    study: optuna.Study, archive: _Archive, crew: Crew, asked: list[tuple[Trial | None, IntArray]]
 ) -> list[FrozenTrial]:
     """Evaluate and tell what was asked, but for what other processes have in hand or have told meanwhile."""
     if not asked:
         return []
     taken = crew.claim([row.tobytes().hex() for _, row in asked])
     _take_in(study, archive, crew)
-    own = [(t, row) for t, row in asked if not (row.tobytes().hex() in taken or archive.holds(row))]
-    for trial in {trial for trial, _ in asked} - {trial for trial, _ in own}:
-        study.tell(trial, state=TrialState.FAIL)
+    own, told = [], []
+    for trial, row in asked:
+        if row.tobytes().hex() not in taken and not archive.holds(row):
+            own.append((trial, row))
+        elif trial is not None:
+            study.tell(trial, state=TrialState.FAIL)
     archive.add([row for _, row in own])
-    told = []
     for trial, row in own:
         position = archive.known[row.tobytes()]
-        for name, violation in zip(CONSTRAINTS, archive.violation[position], strict=True):
-            trial.set_constraint(name, float(violation))
-        told.append(study.tell(trial, (archive.throughput[position], archive.speed[position])))
+        values = archive.throughput[position], archive.speed[position]
+        limits = dict(zip(CONSTRAINTS, archive.violation[position].tolist(), strict=True))
+        told.append(tell(study, trial, row, archive.space.parameters, values, limits))
     return told
 
 
 def _ask(
     study: optuna.Study, archive: _Archive, chosen: list[IntArray], size: int
-) -> list[tuple[Trial, IntArray]]:
-    """``size`` trials with parameter sets that are new: the chosen ones, the rest by the sampler.
+) -> list[tuple[Trial | None, IntArray]]:
+    """``size`` parameter sets that are new: the chosen ones, and the sampler's, with their trials, for the rest.
 
     A draw that is known is given back as failed, and another one is asked for; few come back when nothing is new.
     """
     space = archive.space
-    for row in chosen:
-        study.enqueue_trial(as_params(row, space.parameters))
-    asked: list[tuple[Trial, IntArray]] = []
-    taken: set[bytes] = set()
-    for _ in range(len(chosen) + ATTEMPTS * (size - len(chosen))):
+    asked: list[tuple[Trial | None, IntArray]] = [(None, row) for row in chosen]
+    taken = {row.tobytes() for row in chosen}
+    for _ in range(ATTEMPTS * (size - len(chosen))):
         if len(asked) == size:
             break
         trial = study.ask()
