@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from afd_dse.cost.columns import Candidates
 from afd_dse.operators.latency import FloatArray, IntArray
-from afd_dse.rows import row_codes
+from afd_dse.rows import distinct_rows, row_codes
 from afd_dse.search.encoding import SampledSpace
 from afd_dse.search.pareto import front
 from afd_dse.search.surrogate import CHANCES, Expected, Surrogate, features
@@ -140,7 +140,8 @@ def proposed(
     for _ in range(ROUNDS):
         anywhere = space.drawn(rng.integers(space.sizes, size=(ANYWHERE, len(space.sizes))), rng)
         near = space.canonical(_around(space, steps, parents))
-        found = np.unique(np.concatenate([near, anywhere]), axis=0)
+        found = np.concatenate([near, anywhere])
+        found = found[distinct_rows(list(found.T))[0]]
         new = found[~np.isin(_codes(found), seen)]
         fresh = new[space.fits(new)]
         if not len(fresh):

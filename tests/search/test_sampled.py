@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optuna.trial import FrozenTrial
 
 from afd_dse.cost import evaluate as evaluator
 from afd_dse.cost.columns import ALL_COLUMNS, Candidates
@@ -164,13 +165,13 @@ def test_a_study_that_was_interrupted_ends_as_one_that_was_not(
             draw(partition, 240, journal=journal)
     seen = 0
 
-    def counted(*given: Any) -> IntArray:
+    def counted(*given: Any) -> FrozenTrial:
         nonlocal seen
         seen += 1
-        return study.suggest(*given)
+        return study.tell(*given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sampled, "suggest", counted)
+        patched.setattr(sampled, "tell", counted)
         continued = draw(partition, 240, journal=journal)
         again, seen = seen, 0
         whole = draw(partition, 240)
