@@ -66,7 +66,8 @@ def search_joint(
     """Search a joint partition; returns what is worth keeping, the size of the space, and rows evaluated.
 
     Every layout has as many replicas as fit (they share one queue, so more of them only shorten the wait), and the grid
-    of loads is descended from coarse to fine. Where the job bounds the load all of it is evaluated, also with as many
+    of loads is descended from coarse to fine. Where phases don't share steps, a row is evaluated if it could come near
+    the front were they undisturbed. Where the job bounds the load the whole grid is evaluated, also with as many
     replicas as that load needs. The best rows are then tried with every smaller number.
     """
     candidates, considered = all_layouts(scenario, partition, grid)

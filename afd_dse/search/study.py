@@ -67,7 +67,7 @@ def tell(
 ) -> FrozenTrial:
     """Tell what the parameter set ``row`` [parameters] reaches, and by how much it breaks ``limits``.
 
-    With the ``trial`` that was asked for it; without one as a trial of its own, which costs a twentieth of enqueuing
+    With the ``trial`` that was asked for it; without one as a trial of its own, which costs a fifth of enqueuing
     and asking for it.
     """
     if trial is not None:

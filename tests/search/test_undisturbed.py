@@ -29,11 +29,11 @@ WHERE = space(
 )
 
 
-def some(gpus: int) -> Scenario:
+def some(gpus: int, tpot_ms: float = 30) -> Scenario:
     return build(
         "Qwen/Qwen3-30B-A3B-FP8",
         [{"name": "main", "accelerator": "h100_sxm", "count": gpus}],
-        slo={"ttft_ms": 800, "tpot_ms": 30},
+        slo={"ttft_ms": 800, "tpot_ms": tpot_ms},
     )
 
 
@@ -115,6 +115,17 @@ def test_the_first_ones_are_few_and_reach_most_of_the_front() -> None:
     every = [evaluated(CASE, candidates.replace(batch_size=load)) for load in batches]
     best = max(one.rates[one.holds].max(initial=0.0) for one in every)
     assert first.rates[first.holds].max() >= 0.8 * best
+
+
+def test_where_nothing_is_within_the_limits_all_layouts_are_looked_at() -> None:
+    case, grid = some(8, tpot_ms=0.1), WHERE.shared
+    candidates = candidates_of(case, SHARED_EXPERTS)
+    bound = Undisturbed(case, SHARED_EXPERTS, "throughput_per_gpu", candidates)
+    assert not len(bound.first(grid.batch.values())[0])
+    found, _, rows = search_joint(case, SHARED_EXPERTS, grid, "throughput_per_gpu", lambda _: None)
+    assert found is not None
+    assert not found.evaluation.feasible.any()
+    assert rows >= len(candidates)
 
 
 @pytest.mark.parametrize("partition", BESIDE, ids=lambda p: p.text)
