@@ -205,6 +205,18 @@ def _load_of(
     return _Load(tpot, requests, units, utilization, transfer, busy, first)
 
 
+def served(scenario: Scenario, requests: FloatArray, by_pool: FloatArray) -> dict[str, FloatArray]:
+    """The metrics that follow from ``requests``/s on GPUs ``by_pool`` [n, pools] alone, [n] each."""
+    gpus, tokens = by_pool.sum(axis=1), requests * scenario.workload.osl
+    price = by_pool @ np.array([pool.usd_per_gpu_hour for pool in scenario.pools])
+    return {
+        "tokens_per_s": tokens,
+        "tokens_per_s_per_gpu": tokens / gpus,
+        "gpus": gpus,
+        "usd_per_mtok": price / 3600.0 / tokens * 1e6,
+    }
+
+
 def _judged(
     scenario: Scenario, engines: Engines, prefill: Prefill, load: _Load, by_pool: FloatArray
 ) -> dict[str, FloatArray]:
@@ -222,21 +234,14 @@ def _judged(
             one_step=engines.one_step,
         )
     latency = load.first.ttft_s + (workload.osl - 1.0) * tpot
-    gpus = by_pool.sum(axis=1)
-    price = by_pool @ np.array([pool.usd_per_gpu_hour for pool in scenario.pools])
-    tokens = load.requests * workload.osl
-    return {
+    return served(scenario, load.requests, by_pool) | {
         "ttft_s": load.first.ttft_s,
         "ttft_percentile_s": judged.ttft_s,
         "tpot_s": tpot,
         "latency_s": latency,
         "requests_per_s": load.requests,
-        "tokens_per_s": tokens,
-        "tokens_per_s_per_gpu": tokens / gpus,
         "tokens_per_s_per_user": 1.0 / tpot,
         "concurrency": load.requests * latency,
-        "gpus": gpus,
-        "usd_per_mtok": price / 3600.0 / tokens * 1e6,
         "prefill_utilization": load.utilization,
     }
 

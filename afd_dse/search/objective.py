@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from afd_dse.cost.evaluate import served
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 
@@ -17,33 +18,21 @@ LEAST_USD_PER_MTOK = 1e-9
 RANKED_TIES = 2000
 
 
-def served(scenario: Scenario, requests: FloatArray, gpus_by_pool: FloatArray) -> dict[str, FloatArray]:
-    """The metrics that objectives go by, of deployments that serve ``requests``/s on ``gpus_by_pool`` [n, pools]."""
-    tokens = requests * scenario.workload.osl
-    price = gpus_by_pool @ np.array([pool.usd_per_gpu_hour for pool in scenario.pools])
-    return {
-        "tokens_per_s": tokens,
-        "tokens_per_s_per_gpu": tokens / gpus_by_pool.sum(axis=1),
-        "usd_per_mtok": price / 3600.0 / tokens * 1e6,
-    }
-
-
 def score(
     scenario: Scenario, objective: Objective, requests: FloatArray, gpus_by_pool: FloatArray
 ) -> FloatArray:
     """Score of deployments that serve ``requests``/s on ``gpus_by_pool`` [n, pools]; larger is better."""
-    gpus = gpus_by_pool.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
+        m = served(scenario, requests, gpus_by_pool)
         match objective:
             case "throughput_per_gpu":
-                found = requests * scenario.workload.osl / gpus
+                found = m["tokens_per_s_per_gpu"]
             case "total_throughput":
-                found = requests * scenario.workload.osl
+                found = m["tokens_per_s"]
             case "usd_per_mtok":
-                price = gpus_by_pool @ np.array([pool.usd_per_gpu_hour for pool in scenario.pools])
-                found = -price / 3600.0 / (requests * scenario.workload.osl) * 1e6
+                found = -m["usd_per_mtok"]
             case "fewest_gpus":
-                found = -gpus
+                found = -m["gpus"]
     return np.where(np.isnan(found), -np.inf, found)
 
 

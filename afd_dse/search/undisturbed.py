@@ -6,13 +6,13 @@ import numpy as np
 
 from afd_dse.cost.columns import Candidates
 from afd_dse.cost.engines import decode_alone, distinct_units, prefill_alone
-from afd_dse.cost.evaluate import MAX_UTILIZATION, gpus_by_pool
+from afd_dse.cost.evaluate import MAX_UTILIZATION, gpus_by_pool, served
 from afd_dse.cost.phase import Cut
 from afd_dse.cost.scenario import Scenario
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.rows import distinct_rows
 from afd_dse.search.descent import TPOT_MARGIN, BoolArray, Points
-from afd_dse.search.objective import Objective, rates_of, served
+from afd_dse.search.objective import Objective, rates_of
 from afd_dse.search.pareto import NEAR, Reached
 from afd_dse.spec.cells import Partition, Phase
 
@@ -77,8 +77,8 @@ class Undisturbed:
             return np.zeros(len(rows), dtype=bool)
         limit = self._scenario.slo.tpot_s
         result = self._beaten(points.tpot_s, points.rates) | (points.tpot_s > limit)
-        served = self._in_flight(rows, batch_size) / points.tpot_s
-        most = self._rates(rows, np.minimum(served * ratio, np.maximum(self._most[rows], served)))
+        requests = self._in_flight(rows, batch_size) / points.tpot_s
+        most = self._rates(rows, np.minimum(requests * ratio, self._most[rows]))
         open_ = np.flatnonzero(result & (points.tpot_s <= limit) & ~self._beaten(points.tpot_s, most))
         after = self.points(rows[open_], batch_size[open_] * ratio)
         result[open_] = self._beaten(after.tpot_s, after.rates) & (after.tpot_s <= limit)

@@ -89,18 +89,18 @@ def test_nothing_is_hopeless_before_something_is_reached() -> None:
 def test_what_is_hopeless_comes_near_to_nothing_that_is_reached(partition: Partition) -> None:
     candidates = candidates_of(CASE, partition)
     bound = Undisturbed(CASE, partition, "throughput_per_gpu", candidates)
-    bound.learn(evaluated(CASE, candidates.replace(batch_size=8.0)))
-    bound.learn(evaluated(CASE, candidates.replace(batch_size=64.0)))
+    reached = [evaluated(CASE, candidates.replace(batch_size=load)) for load in (8.0, 64.0)]
+    for one in reached:
+        bound.learn(one)
+    tpot, rate = (
+        np.concatenate([getattr(one, name)[one.holds] for one in reached]) for name in ("tpot_s", "rates")
+    )
     left_out = 0
     for batch in (1.0, 8.0, 32.0, 128.0):
         rows, load = np.arange(len(candidates)), np.full(len(candidates), batch)
         found = evaluated(CASE, candidates.replace(batch_size=batch))
         hopeless = bound.hopeless(rows, load, bound.points(rows, load), WHERE.shared.batch.ratio)
         left = hopeless & found.holds
-        reached = [evaluated(CASE, candidates.replace(batch_size=b)) for b in (8.0, 64.0)]
-        tpot, rate = (
-            np.concatenate([getattr(one, name)[one.holds] for one in reached]) for name in ("tpot_s", "rates")
-        )
         for own_tpot, own in zip(found.tpot_s[left], found.rates[left, 0], strict=True):
             assert rate[tpot <= own_tpot, 0].max() * NEAR >= own
         left_out += int(hopeless.sum())
