@@ -23,7 +23,7 @@ from afd_dse.spec.workload import Workload as Asked
 
 INFINITE = float("inf")
 _JUDGED: tuple[Metric, Metric] = ("tpot", "ttft")
-_NOT_NUMBERS = ("source", "launches", "overlap", "context_parallel")
+_NOT_NUMBERS = ("source", "launches", "overlap", "context_parallel", "pipeline_apart")
 _SWITCHES = ("prefill_first", "packed_latent", "mixed_attention", "mixed_experts")
 
 
@@ -45,11 +45,16 @@ def _profile(name: str, entry: dict[str, Any]) -> FrameworkProfile:
     }
     return FrameworkProfile(
         name,
-        launches={partition: _launch(takes) for partition, takes in entry["launches"].items()},
+        launches=_launches(entry["launches"]),
         overlap=_launch(entry["overlap"]) if "overlap" in entry else None,
-        context_parallel={phase: _launch(takes) for phase, takes in entry["context_parallel"].items()},
+        context_parallel=_launches(entry["context_parallel"]),
+        pipeline_apart=_launches(entry["pipeline_apart"]),
         **simple,
     )
+
+
+def _launches(entries: dict[str, Any]) -> dict[str, Launch]:
+    return {of: _launch(takes) for of, takes in entries.items()}
 
 
 def _launch(takes: str | dict[str, Any]) -> Launch:

@@ -50,7 +50,12 @@ def _taken(
 ) -> list[tuple[BoolArray, Launch | None]]:
     """What goes beyond the partition: which candidates [n] use it, and what a release has for it."""
     several = (cut.micro_batches > 1) & (not partition.splits(phase))
-    return [(several, framework.overlap), (cut.cp > 1, framework.context_parallel.get(PHASES[phase]))]
+    staged = (cut.pp > 1) & (not partition.is_joint)
+    return [
+        (several, framework.overlap),
+        (cut.cp > 1, framework.context_parallel.get(PHASES[phase])),
+        (staged, framework.pipeline_apart.get(PHASES[phase])),
+    ]
 
 
 def _is_cut(framework: FrameworkProfile, cut: Cut) -> BoolArray:
@@ -80,7 +85,10 @@ def _meets(
         found &= (cut.dp > 1) & (cut.ep > 1)
     if launch.whole_heads:
         found &= cut.tp == 1
+    # Prefill that is not known may be spread, too, or be cut otherwise.
+    prefill = cuts.get(Phase.PREFILL)
     if launch.alone:
-        # Prefill that is not known may be spread, too.
-        found &= cuts[Phase.PREFILL].cp == 1 if Phase.PREFILL in cuts else False
+        found &= prefill.cp == 1 if prefill else False
+    if launch.stages_of_prefill:
+        found &= prefill.pp == cut.pp if prefill else False
     return found

@@ -31,7 +31,8 @@ class Launch:
     ``families`` of models (none named: all), ``micro_batches`` (0: any number); ``attention_leads`` where at least as
     many GPUs are needed for attention as for the FFN, ``spread_experts`` where several ranks must attend apart and hold
     experts of their own, ``latent`` where only models with MLA will do, ``apart`` where the phases must not share GPUs,
-    ``alone`` where sequences of prefill must not be spread as well, ``whole_heads`` where TP must not cut attention.
+    ``alone`` where sequences of prefill must not be spread as well, ``whole_heads`` where TP must not cut attention,
+    ``stages_of_prefill`` where there must be as many pipeline stages as in prefill.
     """
 
     words: str
@@ -43,6 +44,7 @@ class Launch:
     apart: bool = False
     alone: bool = False
     whole_heads: bool = False
+    stages_of_prefill: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class FrameworkProfile:
     sequence's output for which a running one holds pages on average (1: reserved as a whole).
 
     What a release can run: ``launches`` partitions (canonical text), ``overlap`` of micro-batches in layers that are
-    not split (None: no release does), and ``context_parallel`` phases in which it spreads a sequence over several GPUs,
+    not split (None: no release does), ``context_parallel`` phases in which it spreads a sequence over several GPUs, and
+    ``pipeline_apart`` phases in which engines that hand the KV cache over, or take it, may be cut into pipeline stages,
     with what that takes; ``mixed_attention`` whether an engine cuts attention by TP and DP at once, ``mixed_experts``
     experts by TP and EP.
     """
@@ -87,6 +90,7 @@ class FrameworkProfile:
     launches: Mapping[str, Launch]
     overlap: Launch | None
     context_parallel: Mapping[str, Launch]
+    pipeline_apart: Mapping[str, Launch]
     mixed_attention: bool
     mixed_experts: bool
 

@@ -107,11 +107,11 @@ def _afd(plan: Plan, engine: Engine, partners: Sequence[Place]) -> tuple[list[st
 def warnings(plan: Plan) -> list[str]:
     """What may keep the engines of a plan from starting, and no term of the catalogue tells."""
     prefill, decode = plan.engine(PREFILL), plan.engine(DECODE) or plan.engine(ATTENTION)
-    if prefill is None or decode is None or decode.tp % prefill.tp == 0:
+    if prefill is None or decode is None or max(decode.tp, prefill.tp) % min(decode.tp, prefill.tp) == 0:
         return []
     return [
-        f"prefill cuts attention {prefill.tp} ways and decode {decode.tp}: vLLM's NIXL connector wants a multiple in "
-        "decode, but for models with MLA"
+        f"prefill cuts attention {prefill.tp} ways and decode {decode.tp}: vLLM's NIXL connector wants one to divide "
+        "the other"
     ]
 
 

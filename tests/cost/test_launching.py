@@ -54,3 +54,31 @@ def test_a_phase_alone_is_judged_by_itself_and_decode_that_needs_plain_prefill_i
     assert not told[spread].any()
     assert told[~spread].any()
     assert runs(case, PD, decode)[spread].any()
+
+
+@pytest.mark.parametrize(
+    ("framework", "run"),
+    [
+        ("trtllm", {(1, 1), (1, 2), (2, 1), (2, 2), (4, 2)}),
+        ("sglang", {(1, 1), (2, 1), (2, 2)}),
+        ("vllm", {(1, 1)}),
+    ],
+)
+def test_pipeline_stages_of_pd_are_those_whose_kv_cache_a_framework_hands_over(
+    framework: str, run: set[tuple[int, int]]
+) -> None:
+    pools = [{"name": "main", "accelerator": "h200", "count": 8}]
+    case = build("meta-llama/Llama-3.1-70B-Instruct", pools, framework=framework)
+    block = enumerate_layouts(case, PD, tuple(Phase), grid(PD).model_copy(update={"cp": [1]})).take(
+        np.zeros(1, int)
+    )
+    stages = [(1, 1), (1, 2), (2, 1), (2, 2), (4, 2)]
+    told = {
+        (prefill, decode)
+        for prefill, decode in stages
+        if runs(case, PD, block.replace(prefill_pp=prefill, decode_pp=decode))[0]
+    }
+    assert told == run
+    together = enumerate_layouts(case, PARTITIONS[0], tuple(Phase), grid(PARTITIONS[0]))
+    together = together.take(np.flatnonzero(runs(case, PARTITIONS[0], together)))
+    assert runs(case, PARTITIONS[0], together.replace(prefill_pp=2, decode_pp=2)).all()

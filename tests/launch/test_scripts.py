@@ -101,14 +101,12 @@ def test_vllm_counts_ranks_by_tp_and_dp_and_limits_by_rank() -> None:
     assert "--kv-transfer-config" not in values(vllm.options(alone, engine(alone, SERVE)))
 
 
-def test_decode_that_cuts_attention_less_than_prefill_is_warned_of_under_vllm() -> None:
+def test_attention_cut_in_ways_that_do_not_divide_each_other_is_warned_of_under_vllm() -> None:
     found = plan("vllm", "pd")
-    assert vllm.warnings(found) == []
-    prefill, decode = found.engines
-    swapped = replace(found, engines=(replace(prefill, tp=4, dp=2), replace(decode, tp=2, dp=8)))
-    [text] = vllm.warnings(swapped)
-    assert "4 ways and decode 2" in text
-    assert vllm.warnings(replace(found, engines=(prefill, replace(decode, tp=2, dp=8)))) == []
+    prefill, decode = engine(found, PREFILL), engine(found, DECODE)
+    for ways, warned in (((4, 1), False), ((1, 4), False), ((4, 8), False), ((3, 2), True), ((2, 3), True)):
+        engines = replace(prefill, tp=ways[0]), replace(decode, tp=ways[1])
+        assert len(vllm.warnings(replace(found, engines=engines))) == warned
 
 
 def test_both_sides_of_afd_are_told_of_each_other(tmp_path: Path) -> None:
