@@ -96,13 +96,12 @@ class Outlook:
 
         What one of them turns out as tells of others, so that their doubt is less.
         """
-        x = features(candidates, self.pools)
-        expected, common = self.surrogate.expected(x), self.surrogate.common(x)
-        scale = expected.doubt / np.sqrt(np.maximum(np.diag(common), _TINY))
+        expected, doubts = self.surrogate.together(features(candidates, self.pools))
+        scale = expected.doubt / np.sqrt(np.maximum(doubts.left, _TINY))
         reached, chosen = self.reached, list[int]()
         gain, known = np.full(len(candidates), np.inf), np.zeros(len(candidates), dtype=bool)
         while len(chosen) < min(count, len(candidates)):
-            doubt = scale * np.sqrt(np.maximum(np.diag(common), 0.0))
+            doubt = scale * np.sqrt(doubts.left)
             # Beside more others a candidate adds no more: what it added before is a bound, and few are looked at anew.
             while not known[best := int(gain.argmax())]:
                 rows = np.argsort(-gain, kind="stable")[: AT_ONCE if np.isfinite(gain[best]) else None]
@@ -117,7 +116,7 @@ class Outlook:
             speed, throughput = self.reach(one, np.exp(expected.mean[best : best + 1]))
             if speed[0] > reached.slowest:
                 reached = reached.with_point(float(speed[0]), float(throughput[0]))
-            common = common - np.outer(common[best], common[best]) / max(common[best, best], _TINY)
+            doubts.learn(best)
         return chosen
 
 

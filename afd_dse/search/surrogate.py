@@ -98,31 +98,49 @@ class Surrogate:
 
     def predicted(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation of the targets at ``x`` [n, features], [n, targets] each."""
-        shared = _matern(self._scaled(x), self._x)
-        doubt = np.sqrt(np.maximum(1.0 - (self._told(shared) ** 2).sum(axis=0), 0.0))
-        mean: FloatArray = self._mean + shared @ self._weights
-        return mean, doubt[:, None] * self._scale
+        mean, doubts = self._at(x)
+        return mean, np.sqrt(doubts.left)[:, None] * self._scale
 
     def expected(self, x: FloatArray) -> Expected:
         """What to expect of candidates with features ``x`` [n, features]."""
-        mean, doubt = self.predicted(x)
+        return self.together(x)[0]
+
+    def together(self, x: FloatArray) -> tuple[Expected, "Doubts"]:
+        """What to expect of candidates, and how their doubts shrink as some of them become known."""
+        mean, doubts = self._at(x)
+        doubt = np.sqrt(doubts.left)[:, None] * self._scale
         held = ndtr(mean[:, 1:] / np.maximum(doubt[:, 1:], SLACK_DOUBT))
-        return Expected(mean[:, 0], doubt[:, 0], held.prod(axis=1))
+        return Expected(mean[:, 0], doubt[:, 0], held.prod(axis=1)), doubts
 
-    def common(self, x: FloatArray) -> FloatArray:
-        """What the doubts of candidates have in common [n, n]: their covariance, in the variance of a target."""
+    def _at(self, x: FloatArray) -> tuple[FloatArray, "Doubts"]:
         own = self._scaled(x)
-        told = self._told(_matern(own, self._x))
-        result: FloatArray = _matern(own, own) - told.T @ told
-        return result
-
-    def _told(self, shared: FloatArray) -> FloatArray:
-        told: FloatArray = solve_triangular(self._lower, shared.T, lower=True, check_finite=False)
-        return told
+        shared = _matern(own, self._x)
+        told = solve_triangular(self._lower, shared.T, lower=True, check_finite=False)
+        mean: FloatArray = self._mean + shared @ self._weights
+        return mean, Doubts(own, told)
 
     def _scaled(self, x: FloatArray) -> FloatArray:
         scaled: FloatArray = x[:, self._columns] / self._lengths
         return scaled
+
+
+class Doubts:
+    """What is ``left`` of the doubts of candidates [n], in the variance of a target, as some of them become known.
+
+    ``told`` [known, n] is the part of a Cholesky factor for candidates with scaled features ``own`` [n, features]:
+    each one that is learnt adds a row.
+    """
+
+    def __init__(self, own: FloatArray, told: FloatArray) -> None:
+        self._own, self._told = own, told
+        self.left: FloatArray = np.maximum(1.0 - (told**2).sum(axis=0), 0.0)
+
+    def learn(self, one: int) -> None:
+        """A candidate becomes known."""
+        common = _matern(self._own[one : one + 1], self._own)[0] - self._told[:, one] @ self._told
+        row = common / np.sqrt(max(float(common[one]), _TINY))
+        self._told = np.vstack([self._told, row])
+        self.left = np.maximum(self.left - row**2, 0.0)
 
 
 def likeliest(x: FloatArray, y: FloatArray) -> tuple[FloatArray, float]:
@@ -164,9 +182,12 @@ def _unlikely(x: FloatArray, y: FloatArray, noise: float) -> tuple[float, FloatA
 
 def _matern(a: FloatArray, b: FloatArray) -> FloatArray:
     """Covariance of a function that is smooth over distances of 1, [a, b]; 1 for the same point."""
-    distance = cdist(a, b) * np.sqrt(3.0)
-    smooth: FloatArray = (1.0 + distance) * np.exp(-distance)
+    distance: FloatArray = cdist(a, b)
+    distance *= np.sqrt(3.0)
+    smooth: FloatArray = np.exp(-distance)
+    distance += 1.0
+    smooth *= distance
     return smooth
 
 
-__all__ = ["CHANCES", "Expected", "Surrogate", "bent", "features", "likeliest"]
+__all__ = ["CHANCES", "Doubts", "Expected", "Surrogate", "bent", "features", "likeliest"]

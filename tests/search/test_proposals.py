@@ -8,7 +8,7 @@ from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.search.encoding import SampledSpace
 from afd_dse.search.moves import moves, nearby_loads
 from afd_dse.search.proposals import Front, Outlook, proposed
-from afd_dse.search.surrogate import Expected, Surrogate
+from afd_dse.search.surrogate import Doubts, Expected, Surrogate
 from afd_dse.spec.cells import parse_partition
 from tests.strategies import build, space
 
@@ -60,11 +60,9 @@ class Known(Surrogate):
     def __init__(self, doubt: float = 0.0) -> None:
         self.doubt = doubt
 
-    def expected(self, x: FloatArray) -> Expected:
-        return Expected(np.zeros(len(x)), np.full(len(x), self.doubt), np.ones(len(x)))
-
-    def common(self, x: FloatArray) -> FloatArray:
-        return (x[:, None, :] == x[None, :, :]).all(axis=2).astype(float)
+    def together(self, x: FloatArray) -> tuple[Expected, Doubts]:
+        expected = Expected(np.zeros(len(x)), np.full(len(x), self.doubt), np.ones(len(x)))
+        return expected, Doubts(x * 1e9, np.zeros((0, len(x))))
 
 
 def ask(known: list[IntArray], reached: Front) -> tuple[list[IntArray], SampledSpace]:

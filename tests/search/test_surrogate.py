@@ -66,15 +66,31 @@ def test_features_that_do_not_matter_are_told_from_few_points() -> None:
     assert np.abs(mean[:, 0] - y[80:, 0]).max() < 0.3
 
 
-def test_what_doubts_have_in_common_is_their_own_variance_and_more_for_those_that_are_alike() -> None:
+def test_what_becomes_known_leaves_the_doubt_that_a_surrogate_fitted_to_it_would_have() -> None:
     x, y = known()
     fitted = Surrogate(x, y)
-    at = np.array([[8.0, 8.0, 8.0], [8.1, 8.0, 8.0], [-2.0, -2.0, -2.0]])
-    common = fitted.common(at)
-    assert common == pytest.approx(common.T)
-    doubt = fitted.predicted(at)[1][:, 0]
-    assert np.sqrt(np.diag(common)) / np.sqrt(common[0, 0]) == pytest.approx(doubt / doubt[0])
-    assert common[0, 1] > 0.9 * common[0, 0] > abs(common[0, 2])
+    at = np.array([[8.0, 8.0, 8.0], [8.1, 8.0, 8.0], [-2.0, -2.0, -2.0], [9.0, 7.0, 8.0]])
+    _, doubts = fitted.together(at)
+    before = doubts.left
+    assert np.sqrt(before / before[0]) == pytest.approx(
+        fitted.predicted(at)[1][:, 0] / fitted.predicted(at)[1][0, 0]
+    )
+    for one in (0, 3):
+        doubts.learn(one)
+    assert doubts.left[[0, 3]] == pytest.approx(0.0, abs=1e-9)
+    assert doubts.left[1] < 0.1 * before[1]
+    assert doubts.left[2] > 0.9 * before[2]
+    # The same by the definition: the covariance of all of them, less what the learnt ones tell.
+    both = np.concatenate([x, at[[0, 3]]])
+    lengths, noise = fitted._lengths, fitted._noise
+    scaled, far = both / lengths, at / lengths
+    distance = np.sqrt(3.0 * ((scaled[:, None] - scaled) ** 2).sum(axis=2))
+    between = np.sqrt(3.0 * ((far[:, None] - scaled) ** 2).sum(axis=2))
+    own = (1.0 + distance) * np.exp(-distance) + np.diag(np.append(np.full(len(x), noise), np.zeros(2)))
+    shared = (1.0 + between) * np.exp(-between)
+    assert doubts.left == pytest.approx(
+        1.0 - (shared * np.linalg.solve(own, shared.T).T).sum(axis=1), abs=1e-6
+    )
 
 
 @settings(max_examples=20, deadline=None)
