@@ -14,7 +14,7 @@ import numpy.typing as npt
 from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.rows import join_rows
 from afd_dse.search.crossing import last_true
-from afd_dse.search.pareto import non_dominated
+from afd_dse.search.pareto import fronts
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -73,8 +73,9 @@ class Descent:
     """Points that were evaluated, and the steps between batches that may matter.
 
     ``layout`` and ``batch`` of every point [n]; ``fronts``, for each rate, the points that hold and that no other of
-    the same ``group`` [layouts] beats. Of every step [m] the point ``low`` where it begins, and the batch ``end``
-    before which it ends: ``high`` is the point there, −1 where it was not evaluated.
+    the same ``group`` [layouts] beats, group after group and ascending in TPOT. Of every step [m] the point ``low``
+    where it begins, and the batch ``end`` before which it ends: ``high`` is the point there, −1 where it was not
+    evaluated.
     """
 
     group: IntArray
@@ -115,17 +116,17 @@ class Descent:
         """With further points that were evaluated."""
         points, layouts = join_rows([self.points, more]), np.concatenate([self.layout, layout])
         new = len(self.layout) + np.flatnonzero(more.holds)
-        fronts = []
+        reached = []
         for number, front in enumerate(self.fronts):
             rows = np.concatenate([front, new])
-            columns = np.column_stack([-points.tpot_s[rows], points.sure[rows, number]])
-            fronts.append(rows[non_dominated(columns, self.group[layouts[rows]])])
+            best = fronts(-points.tpot_s[rows], points.sure[rows, number], self.group[layouts[rows]])
+            reached.append(rows[best])
         return replace(
             self,
             points=points,
             layout=layouts,
             batch=np.concatenate([self.batch, batch]),
-            fronts=tuple(fronts),
+            fronts=tuple(reached),
         )
 
 
@@ -258,15 +259,17 @@ def _halved(found: Descent, steps: IntArray, middle: FloatArray, evaluate: Evalu
 def _best_at(
     group: IntArray, tpot_s: FloatArray, rate: FloatArray, asked_group: IntArray, asked_tpot_s: FloatArray
 ) -> FloatArray:
-    """Largest ``rate`` of a group within a TPOT, for every one that is asked [m]; zero or less where there is none."""
-    groups = np.concatenate([group, asked_group])
-    tpot = np.concatenate([tpot_s, asked_tpot_s])
-    asked = np.arange(len(groups)) >= len(group)
-    # Ranks keep the running maximum of one group from reaching into the next.
-    step = float(rate.max(initial=0.0)) + 1.0
-    lifted = np.where(asked, 0.0, np.concatenate([rate, np.zeros(len(asked_group))])) + groups * step
-    order = np.lexsort((asked, tpot, groups))
-    best = np.empty(len(groups))
-    best[order] = np.maximum.accumulate(lifted[order])
-    result: FloatArray = (best - groups * step)[len(group) :]
-    return result
+    """Largest ``rate`` of a group within a TPOT, for every one that is asked [m]; zero where there is none.
+
+    The points are fronts, group after group, and ascend in TPOT and rate.
+    """
+    place = np.searchsorted(_keys(group, tpot_s), _keys(asked_group, asked_tpot_s), side="right") - 1
+    found = np.append(group, -1)[place] == asked_group
+    return np.where(found, np.append(rate, 0.0)[place], 0.0)
+
+
+def _keys(group: IntArray, tpot_s: FloatArray) -> npt.NDArray[np.complex128]:
+    """Numbers [n] in the order of their groups, and of TPOT within a group: complex ones compare as pairs."""
+    keys = np.empty(len(group), dtype=np.complex128)
+    keys.real, keys.imag = group, tpot_s
+    return keys

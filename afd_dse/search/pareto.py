@@ -29,11 +29,22 @@ def front(x: FloatArray, y: FloatArray) -> IntArray:
 
 
 def _front(x: FloatArray, y: FloatArray) -> IntArray:
-    order = np.lexsort((-y, -x))
+    return _rising(np.lexsort((-y, -x)), y)
+
+
+def _rising(order: IntArray, y: FloatArray | IntArray) -> IntArray:
+    """Those of ``order`` whose ``y`` is larger than that of all before."""
     ranked = y[order]
-    best_before = np.concatenate([[-np.inf], np.maximum.accumulate(ranked)[:-1]]) if len(x) else ranked
-    result: IntArray = order[ranked > best_before].astype(np.int64)
+    result: IntArray = order[np.append(True, ranked[1:] > np.maximum.accumulate(ranked)[:-1])[: len(order)]]
     return result
+
+
+def fronts(x: FloatArray, y: FloatArray, group: IntArray) -> IntArray:
+    """Indices of the rows on the front of their ``group``, as :func:`front` has them, group after group."""
+    order = np.lexsort((-y, -x, group))
+    # Ranks, raised from group to group, keep the running maximum of one from reaching into the next.
+    rank = np.unique(y, return_inverse=True)[1] + group * len(y)
+    return _rising(order, rank)
 
 
 @dataclass(frozen=True, slots=True)

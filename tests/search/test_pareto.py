@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afd_dse.search.pareto import MANY, Reached, front, non_dominated
+from afd_dse.search.pareto import MANY, Reached, front, fronts, non_dominated
 
 values = st.integers(0, 6).map(float)
 points = st.lists(st.tuples(values, values), max_size=30)
@@ -51,6 +51,17 @@ def test_groups_have_fronts_of_their_own(rows: list[tuple[float, ...]]) -> None:
     assert [rows[i] for i in np.flatnonzero(mask)] == [
         row for i, row in enumerate(rows) if row not in rows[:i] and not beaten(row, of_group(rows, row[0]))
     ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), values, values), max_size=30))
+def test_fronts_of_groups_are_the_front_of_each_one_after_the_other(
+    rows: list[tuple[int, float, float]],
+) -> None:
+    group = np.array([row[0] for row in rows], dtype=np.int64)
+    x, y = (np.array([row[k] for row in rows], dtype=float) for k in (1, 2))
+    each = [np.flatnonzero(group == code) for code in np.unique(group)]
+    expected = [int(row) for members in each for row in members[front(x[members], y[members])]]
+    assert fronts(x, y, group).tolist() == expected
 
 
 def of_group(rows: list[tuple[float, ...]], code: float) -> list[tuple[float, ...]]:
