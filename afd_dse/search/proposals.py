@@ -16,7 +16,7 @@ from afd_dse.search.surrogate import CHANCES, Expected, Surrogate, features
 # Rounds in which the neighbours of what is expected best are looked at, and of how many of them.
 ROUNDS = 3
 PARENTS = 40
-# Parameter sets drawn anywhere in each round.
+# Parameter sets drawn anywhere, beside the neighbours of the first round.
 ANYWHERE = 800
 # So many of all that were looked at are weighed against each other.
 SHORTLIST = 400
@@ -135,11 +135,9 @@ def proposed(
     """
     pool = np.zeros((0, begin.shape[1]), dtype=np.int64)
     gain, seen = np.zeros(0), _codes(known)
-    parents = begin
+    anywhere = space.drawn(rng.integers(space.sizes, size=(ANYWHERE, len(space.sizes))), rng)
+    found = np.concatenate([space.canonical(_around(space, steps, begin)), anywhere])
     for _ in range(ROUNDS):
-        anywhere = space.drawn(rng.integers(space.sizes, size=(ANYWHERE, len(space.sizes))), rng)
-        near = space.canonical(_around(space, steps, parents))
-        found = np.concatenate([near, anywhere])
         found = found[distinct_rows(list(found.T))[0]]
         new = found[~np.isin(_codes(found), seen)]
         fresh = new[space.fits(new)]
@@ -149,6 +147,7 @@ def proposed(
         pool = np.concatenate([pool, fresh])
         gain = np.append(gain, outlook.gain(space.decode(fresh)))
         parents = pool[np.argsort(-gain, kind="stable")[:PARENTS]]
+        found = space.canonical(_around(space, steps, parents))
     short = pool[np.argsort(-gain, kind="stable")[:SHORTLIST]]
     return [short[n] for n in outlook.best(space.decode(short), count)] if len(short) else []
 

@@ -22,7 +22,7 @@ NOISE = 1e-4
 NOISE_DOUBT = 1.0
 # So many candidates tell the lengths: a likelihood costs the cube of their number.
 TOLD_BY = 200
-STEPS = 30
+STEPS = 15
 # Values of a standard normal variable and their weights, Gauss–Hermite: what a doubtful candidate may turn out as.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 CHANCES: tuple[FloatArray, FloatArray] = (_NODES, _WEIGHTS / _WEIGHTS.sum())
