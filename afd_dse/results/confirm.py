@@ -6,14 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from afd_dse.cost.columns import ALL_COLUMNS
+from afd_dse.cost.columns import ALL_COLUMNS, Candidates
+from afd_dse.cost.evaluate import evaluate
+from afd_dse.cost.evaluation import Evaluation
+from afd_dse.cost.launching import BoolArray
 from afd_dse.cost.scenario import Scenario
-from afd_dse.operators.latency import FloatArray
+from afd_dse.operators.latency import FloatArray, IntArray
 from afd_dse.results.layout import groups_of, label
 from afd_dse.results.result import Result
 from afd_dse.results.simulate import Options, simulator_of, traffic_of, why_not
 from afd_dse.results.words import number
 from afd_dse.rows import join_rows
+from afd_dse.search.crossing import largest_holding
 from afd_dse.search.objective import Objective
 from afd_dse.search.pool import Found, partition_of, ranking
 from afd_dse.search.run import ModeOutcome, SearchOutcome
@@ -25,6 +29,8 @@ CONFIRMED = 20
 # Requests of one confirmation: enough for a percentile and to fill the deployment, few enough to take a second.
 _LEAST, _MOST, _PER_CONCURRENCY = 4000, 12_000, 5.0
 _WARNED = 3
+# So many of the layouts that fail in simulation are tried under less load: these parts of it at most and at least.
+_LOWERED, _LESS_LOAD, _LEAST_LOAD = 64, 0.95, 1.0 / 16.0
 _LAYOUT = tuple(name for name in ALL_COLUMNS if name != "batch_size")
 
 
@@ -63,7 +69,8 @@ def confirm(
     """Simulate what would be recommended, best first, then the best of every mode, until all of it holds.
 
     A deployment that fails leaves the outcome; the confirmations say why. With it go the same layout under more load,
-    and of its mode and policy what the simulation makes likely to fail too (:func:`_without`). At most ``most`` are
+    and of its mode and policy what the simulation makes likely to fail too; the best of these are tried again under
+    less load (:func:`_without`). At most ``most`` are
     simulated; what then still leads is unconfirmed.
     """
     modes = list(outcome.modes)
@@ -173,24 +180,71 @@ def _without(
 ) -> ModeOutcome:
     """The mode without one row, without the same layout under more load, and without what would likely fail too.
 
-    If TTFT came out r times as long as the formulas say, rows of the same policy whose formulas leave less than
+    If TTFT or TPOT came out r times as long as the formulas say, rows of the same policy whose formulas leave less than
     r^``power`` to the limit go as well: the root of r at first, because queues are the less underestimated the less
-    they are used, and r itself where a mode has failed before.
+    they are used, and r itself where a mode has failed before. The best layouts that go come back under less load.
     """
     assert mode.found is not None
     candidates, metrics = mode.found.candidates, mode.found.evaluation.metrics
-    layouts = np.stack([candidates.number(name) for name in _LAYOUT], axis=1)
-    rate = metrics["requests_per_s"]
+    layouts, rate = _layouts(candidates), metrics["requests_per_s"]
     gone = (layouts == layouts[row]).all(axis=1) & (rate >= rate[row] * (1.0 - 1e-9))
-    formula = float(metrics["ttft_percentile_s"][row])
-    if failed.ttft_percentile_ms is not None and formula > 0.0:
-        ratio = failed.ttft_percentile_ms / 1e3 / formula
-        late = metrics["ttft_percentile_s"] * max(ratio, 1.0) ** power > scenario.slo.as_asked.ttft_s
-        policy = candidates.integer("policy")
-        gone |= late & (policy == policy[row])
-    left = np.flatnonzero(~gone)
-    if not len(left):
+    margins = _margins(failed, mode.found.evaluation, row, power)
+    policy = candidates.integer("policy")
+    gone |= ~_leave(scenario, mode.found.evaluation, margins) & (policy == policy[row])
+    lowered = _lowered(scenario, objective, mode.found.take(np.flatnonzero(gone)), margins)
+    parts = [
+        part for part in (mode.found.take(np.flatnonzero(~gone)), lowered) if part is not None and len(part)
+    ]
+    if not parts:
         nothing = np.zeros(0, dtype=np.int64)
-        return replace(mode, found=None, ranking=nothing, note=f"in simulation, {failed.reason}")
-    found = mode.found.take(left)
+        return replace(mode, found=None, ranking=nothing, note=failed.reason or "")
+    found = join_rows(parts)
     return replace(mode, found=found, ranking=ranking(scenario, objective, found))
+
+
+def _layouts(candidates: Candidates) -> FloatArray:
+    """What candidates are but for their load [n, columns]."""
+    return np.stack([candidates.number(name) for name in _LAYOUT], axis=1)
+
+
+def _margins(failed: Confirmation, evaluation: Evaluation, row: int, power: float) -> tuple[float, float]:
+    """How many times as long as by the formulas TTFT and TPOT came out, at least 1, to the ``power``."""
+    simulated_ms = (failed.ttft_percentile_ms or 0.0, failed.tpot_ms or 0.0)
+    formulas_s = (float(evaluation.metrics[name][row]) for name in ("ttft_percentile_s", "tpot_s"))
+    ttft, tpot = (
+        max(ms / 1e3 / s, 1.0) ** power if s > 0.0 else 1.0
+        for ms, s in zip(simulated_ms, formulas_s, strict=True)
+    )
+    return ttft, tpot
+
+
+def _leave(scenario: Scenario, evaluation: Evaluation, margins: tuple[float, float]) -> BoolArray:
+    """Whether the formulas leave ``margins`` to the limits on TTFT and TPOT [n]; limits broken anyway are passed by."""
+    limits, metrics = scenario.slo.as_asked, evaluation.metrics
+    ttft, tpot = margins
+    ok: BoolArray = (ttft <= 1.0) | (metrics["ttft_percentile_s"] * ttft <= limits.ttft_s)
+    ok &= (tpot <= 1.0) | (metrics["tpot_s"] * tpot <= limits.tpot_s)
+    return ok
+
+
+def _lowered(
+    scenario: Scenario, objective: Objective, found: Found, margins: tuple[float, float]
+) -> Found | None:
+    """The best layouts of ``found`` under the largest load at which the formulas leave ``margins``, as far as any does.
+
+    None where the simulation broke something else, which less load may not mend.
+    """
+    ranked = ranking(scenario, objective, found)
+    first = np.sort(np.unique(_layouts(found.candidates.take(ranked)), axis=0, return_index=True)[1])
+    start = found.candidates.take(ranked[first[:_LOWERED]])
+    if max(margins) <= 1.0 or not len(start):
+        return None
+
+    def holds(rows: IntArray, batch: FloatArray) -> BoolArray:
+        tried = evaluate(scenario, start.take(rows).replace(batch_size=batch))
+        return tried.feasible & _leave(scenario, tried, margins)
+
+    load = start.number("batch_size")
+    lowered = start.replace(batch_size=largest_holding(load * _LEAST_LOAD, load * _LESS_LOAD, holds))
+    again = Found(lowered, evaluate(scenario, lowered))
+    return again.take(np.flatnonzero(again.evaluation.feasible & _leave(scenario, again.evaluation, margins)))

@@ -41,6 +41,23 @@ def test_what_fails_in_simulation_is_demoted_with_the_reason() -> None:
     assert confirmed.best["tokens_per_s_per_gpu"] <= plain.best["tokens_per_s_per_gpu"]
 
 
+def test_what_fails_comes_back_under_less_load() -> None:
+    confirmed = found(None)
+    simulated = confirmed.document["confirmation"]["simulated"]
+    again = {
+        (entry["mode"], entry["label"]): entry["requests_per_s"]
+        for entry in confirmed.document["ranking"]
+        + [m for m in confirmed.document["best_per_mode"].values() if m]
+        if entry["feasible"]
+    }
+    first = next(entry for entry in simulated if not entry["met"])
+    less = again.get((first["mode"], first["label"]))
+    assert less is not None
+    assert less < first["requests_per_s"]
+    for mode in confirmed.document["modes"]:
+        assert mode["status"] == "feasible"
+
+
 def test_the_recommended_deployment_holds_in_a_simulation_of_its_own() -> None:
     confirmed = found(None)
     assert confirmed.document["confirmation"]["confirmed"]
