@@ -5,7 +5,13 @@ from typing import Any
 
 from afd_dse.results.words import number, percent
 
-_ARRIVALS = {"poisson": "Poisson arrivals", "closed_loop": "closed loop", "trace": "arrivals of a trace"}
+_ARRIVALS = {
+    "poisson": "Poisson arrivals",
+    "gamma": "gaps between arrivals varied by {cv}",
+    "mmpp": "arrivals {peak_ratio:g} × as often in {peak_share} of the time, for {peak_s:g} s each",
+    "closed_loop": "closed loop",
+    "trace": "arrivals of a trace",
+}
 
 
 def pools_text(job: Mapping[str, Any]) -> str:
@@ -30,7 +36,8 @@ def workload_text(workload: Mapping[str, Any], demand: Mapping[str, Any] | None)
     if workload["prefix_tokens"]:
         parts.append(f"{number(workload['prefix_tokens'])} cached ({workload['prefix_sharing']} prefix)")
     arrival = workload["arrival"]
-    kind = _ARRIVALS[arrival["kind"]]
+    shares = {name: percent(arrival[name]) for name in ("cv", "peak_share") if arrival.get(name)}
+    kind = _ARRIVALS[arrival["kind"]].format(**(arrival | shares))
     if arrival.get("concurrency"):
         kind += f" of {number(arrival['concurrency'])} requests"
     parts.append(kind)

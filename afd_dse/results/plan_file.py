@@ -21,7 +21,7 @@ def plan_at(path: str | Path) -> Path | None:
     if where.is_file():
         try:
             return where if is_plan(json.loads(where.read_text(encoding="utf-8"))) else None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
     return None
 

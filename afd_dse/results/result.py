@@ -34,7 +34,15 @@ RANKED = 10  # distinct layouts listed over all modes
 RANKED_PER_MODE = 5
 # From this share of guessed time on a warning says so.
 GUESS_WARNING = 0.25
-_KEYS = ("job", "best", "best_per_mode", "pareto", "considered", "evaluated", "modes", "warnings")
+# What every result holds.
+_NUMBER, _PERHAPS = (int, float), (dict, type(None))
+_CONTENT: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("job", "model", "best_per_mode", "proof", "provenance"), dict),
+    **dict.fromkeys(("best", "best_launchable"), _PERHAPS),
+    **dict.fromkeys(("pareto", "ranking", "modes", "nearest_misses", "warnings"), list),
+    **dict.fromkeys(("considered", "evaluated", "search_seconds"), _NUMBER),
+    **dict.fromkeys(("method", "explanation"), str),
+}
 # What an objective compares modes by: metric, words, and whether less is better.
 COMPARED: dict[str, tuple[str, str, bool]] = {
     "throughput_per_gpu": ("tokens_per_s_per_gpu", "tokens/s per GPU", False),
@@ -352,7 +360,9 @@ def read_result(path: str | Path) -> Result:
     remedy = "give a result.json or the folder that `afd-dse optimize --out` wrote"
     document = read_json(file, remedy)
     if not is_result(document):
-        raise InputError(Problem(str(file), None, "is not the result of a search", remedy))
+        missing = [key for key in _CONTENT if not _holds(document, key)]
+        without = f" (no {missing[0]} as a search writes it)" if len(missing) < len(_CONTENT) else ""
+        raise InputError(Problem(str(file), None, f"is not the result of a search{without}", remedy))
     beside = file.with_name("candidates.parquet")
     try:
         table = pd.read_parquet(beside) if beside.is_file() else pd.DataFrame()
@@ -367,10 +377,14 @@ def read_json(file: Path, remedy: str) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(Problem(str(file), None, f"cannot be read ({error.strerror})", remedy)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(Problem(str(file), None, f"is not JSON ({error})", remedy)) from error
 
 
 def is_result(document: object) -> bool:
     """Whether a JSON document is a result (and not, say, one deployment)."""
-    return isinstance(document, dict) and all(key in document for key in _KEYS)
+    return all(_holds(document, key) for key in _CONTENT)
+
+
+def _holds(document: object, key: str) -> bool:
+    return isinstance(document, dict) and key in document and isinstance(document[key], _CONTENT[key])

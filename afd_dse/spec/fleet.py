@@ -18,7 +18,7 @@ from afd_dse.spec.workload import Workload
 FleetObjective = Literal["fewest_gpus", "usd_per_hour", "growth", "weighted_throughput"]
 # What a fleet has no use for: its searches are enumerations, and its own objective splits the GPUs.
 _WITHOUT = ("objective", "seed", "trials", "storage", "journal")
-RESERVED = ("staircases",)
+RESERVED = ("staircases", "fleet.json", "fleet.html")
 """Names that a model cannot have, because its folder would be one of the fleet's own."""
 
 

@@ -61,6 +61,11 @@ BAD = {
     "no such format": (["report", "STORED", "--format", "pff"], "--format: no such format"),
     "no such ending": (["report", "STORED", "--out", "x.docx"], "--format: no such format"),
     "not a result": (["report", "STORED/pareto.csv"], "is not JSON"),
+    "damaged": (
+        ["report", "STORED/damaged.json"],
+        "is not the result of a search (no ranking as a search writes it)",
+    ),
+    "too deep": (["report", "STORED/deep.json"], "is not JSON"),
     "no such result to explore": (["dashboard", "nope", "--no-browser"], "cannot be read"),
     "no measured runs": (
         ["dashboard", "--no-browser", "--measured", "nope.csv"],
@@ -73,6 +78,9 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_exits_with_2_and_writes_nothing(name: str, stored: Path) -> None:
     words, message = BAD[name]
+    whole = json.loads((stored / "result.json").read_text(encoding="utf-8"))
+    (stored / "damaged.json").write_text(json.dumps(whole | {"ranking": 5}), encoding="utf-8")
+    (stored / "deep.json").write_text("[" * 100_000, encoding="utf-8")
     before = sorted(stored.iterdir())
     done = run(*(word.replace("STORED", str(stored)) for word in words))
     assert done.exit_code == 2

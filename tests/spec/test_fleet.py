@@ -58,6 +58,7 @@ def test_a_model_may_have_a_framework_of_its_own() -> None:
         ({"models": []}, "models", "empty"),
         ({"models": [CHAT | {"name": "a/b"}]}, "models[0].name", "pattern"),
         ({"models": [CHAT | {"name": "staircases"}]}, "models[0].name", "choose another"),
+        ({"models": [CHAT | {"name": "fleet.json"}]}, "models[0].name", "choose another"),
         ({"models": [CHAT | {"demand": None}]}, "models[0].demand", "needs the demand of every model"),
         ({"models": [CHAT | {"demand": {"requests_per_s": 0}}]}, "models[0].demand.requests_per_s", "greater"),
         ({"models": [CHAT | {"weight": -1}]}, "models[0].weight", "greater than 0"),
