@@ -48,10 +48,19 @@ def write_files(directory: str | Path, contents: Mapping[str, bytes]) -> list[Pa
 
 def check_folder(directory: str | Path) -> None:
     """Raise :class:`InputError` where results could not be written, so that no search runs in vain."""
-    folder = Path(directory).expanduser()
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    remedy = "give the path of a folder"
+    try:
+        folder = Path(directory).expanduser()
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # a name that no file can have, a user that is not known
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(Problem("--out", str(directory), f"cannot be a path ({reason})", remedy)) from error
     if not nearest.is_dir():
-        raise InputError(Problem("--out", str(folder), f"{nearest} is a file", "give the path of a folder"))
+        raise InputError(Problem("--out", str(folder), f"{nearest} is a file", remedy))
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InputError(Problem("--out", str(folder), f"{nearest} is not writable", "give another folder"))
 

@@ -368,6 +368,8 @@ def read_result(path: str | Path) -> Result:
         table = pd.read_parquet(beside) if beside.is_file() else pd.DataFrame()
     except (OSError, ValueError) as error:
         raise InputError(Problem(str(beside), None, f"cannot be read ({error})", remedy)) from error
+    if len(table) and not {"mode", "label", "gpus"} <= set(table.columns):
+        raise InputError(Problem(str(beside), None, "is not the table of a search's candidates", remedy))
     return Result(document, table)
 
 

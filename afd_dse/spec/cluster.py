@@ -191,7 +191,7 @@ class Pool(Spec):
     """Price of one GPU for one hour, USD; absent: the catalogue's reference price."""
     power_w: float | None = Field(None, gt=0)
     """All-in power of one GPU, watts; absent: the catalogue's."""
-    usable_memory_fraction: float | None = Field(None, gt=0, le=1, examples=[0.9])
+    usable_memory_fraction: float | None = Field(None, ge=0.01, le=1, examples=[0.9])
     """Share of the memory that a deployment may fill; absent: the framework's own default."""
 
     _scale_out_bytes_per_s: float | None = PrivateAttr(default=None)

@@ -54,7 +54,7 @@ class Hardware(Pool):
 class Profile(Spec):
     """The request rate over time: a mean, shapes that repeat, growth; or a trace."""
 
-    requests_per_s: float | None = Field(None, gt=0, examples=[40.0])
+    requests_per_s: float | None = Field(None, gt=0, le=1e9, examples=[40.0])
     """Mean rate of all classes together at the start; with a trace the mean that it is scaled to."""
     daily: tuple[Factor, ...] | None = Field(None, strict=False, examples=[[0.4] * 8 + [1.3] * 16])
     """24 factors, one for each hour of the day; only their ratios matter."""

@@ -160,7 +160,7 @@ class Slo(Spec):
 class Demand(Spec):
     """A load in requests."""
 
-    requests_per_s: float = Field(gt=0, examples=[20.0])
+    requests_per_s: float = Field(gt=0, le=1e9, examples=[20.0])
     """Requests per second that the deployment must sustain."""
 
 

@@ -20,7 +20,7 @@ from afd_dse.errors import InputError, Problem
 
 _GZIP = b"\x1f\x8b"
 _DELIMITERS = ",;\t"
-_MOST_TOKENS = 1e9
+MOST_TOKENS = 1e9
 # A bare number this large is no offset into a trace but seconds since 1970; as milliseconds it would be 11 days.
 _EPOCH_S = (1e9, 1e11)
 # Date and time, fraction with any number of digits (Azure has 7), zone.
@@ -66,10 +66,10 @@ class Rows:
     def tokens(self, column: str) -> npt.NDArray[np.float64]:
         """Token counts, not negative."""
         values = np.array([self.number(index, column) for index in range(len(self))])
-        wrong = np.flatnonzero((values < 0) | (values > _MOST_TOKENS))
+        wrong = np.flatnonzero((values < 0) | (values > MOST_TOKENS))
         if len(wrong):
             shown = self.rows[int(wrong[0])].get(column)
-            what = "negative" if values[wrong[0]] < 0 else f"more than {_MOST_TOKENS:,.0f}"
+            what = "negative" if values[wrong[0]] < 0 else f"more than {MOST_TOKENS:,.0f}"
             self.fail(f"request {wrong[0] + 1}: {column} is {shown!r}, {what}", "give tokens of each request")
         return values
 
@@ -147,7 +147,7 @@ def _json_rows(text: str, path: Path, field: str) -> list[Mapping[str, Any]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             fail(field, path, f"line {number}: malformed JSON ({error})", "write one JSON object a line")
         if not isinstance(row, dict):
             fail(field, path, f"line {number}: not an object", "write one JSON object a line")
@@ -158,7 +158,7 @@ def _json_rows(text: str, path: Path, field: str) -> list[Mapping[str, Any]]:
 def _json_list(text: str, path: Path, field: str) -> list[Mapping[str, Any]]:
     try:
         rows = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         fail(field, path, f"malformed JSON ({error})", "write a list of objects, or one object a line")
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
@@ -173,7 +173,7 @@ def _instant(value: object) -> float | None:
     whole, fraction, zone = found.groups()
     try:
         # NOTE: local time would jump with daylight saving.
-        moment = datetime.fromisoformat(whole + (zone or "Z").upper())
-    except ValueError:
+        moment = datetime.fromisoformat(whole + (zone or "Z").upper()).astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
-    return moment.astimezone(UTC).timestamp() + (float(f"0.{fraction}") if fraction else 0.0)
+    return moment.timestamp() + (float(f"0.{fraction}") if fraction else 0.0)

@@ -9,6 +9,7 @@ from afd_dse.errors import InputError
 from afd_dse.spec.base import Spec, absolute, complain_about, complaint
 from afd_dse.spec.routing import ExpertDistribution
 from afd_dse.spec.trace import Statistics, Trace, read_trace
+from afd_dse.spec.trace_rows import MOST_TOKENS
 
 # Standard deviation / mean of a uniform distribution between 0 and twice its mean.
 LARGEST_UNIFORM_CV = 3.0**-0.5
@@ -29,9 +30,9 @@ TraceFile = Annotated[str, Field(min_length=1, examples=["requests.csv"]), After
 class TokenDistribution(Spec):
     """Token lengths that vary: mean and coefficient of variation."""
 
-    mean: float = Field(ge=1, examples=[4096])
+    mean: float = Field(ge=1, le=MOST_TOKENS, examples=[4096])
     """Mean tokens of a request."""
-    cv: float = Field(0.0, ge=0, examples=[0.5])
+    cv: float = Field(0.0, ge=0, le=100, examples=[0.5])
     """Coefficient of variation: standard deviation / mean."""
     shape: Literal["lognormal", "uniform"] = "lognormal"
     """Distribution that a simulation draws from; formulas need its mean and cv only."""
@@ -61,7 +62,7 @@ def _length_form(value: object) -> str:
 
 
 TokenLengths = Annotated[
-    Annotated[float, Field(ge=1), Tag("<number>")]
+    Annotated[float, Field(ge=1, le=MOST_TOKENS), Tag("<number>")]
     | Annotated[TokenDistribution, Tag("<distribution>")]
     | Annotated[TokenTrace, Tag("<trace>")],
     Discriminator(_length_form),
@@ -78,7 +79,7 @@ class Arrival(Spec):
     """`poisson`: independent users; `gamma`: independent gaps that vary by `cv`; `mmpp`: Poisson arrivals whose rate
     jumps between a base and a peak; `closed_loop`: each request that ends starts the next, as benchmarks do; `trace`:
     at the times of `file`."""
-    concurrency: float | None = Field(None, ge=1, examples=[128])
+    concurrency: float | None = Field(None, ge=1, le=1e9, examples=[128])
     """Requests in flight in a closed loop; absent: the search chooses."""
     file: TraceFile | None = None
     """Trace with a `timestamp` column, relative to the job file."""
@@ -130,7 +131,7 @@ class Workload(Spec):
     """New prompt tokens of a request: a number, {mean:, cv:}, or {trace: file}."""
     output_tokens: TokenLengths = Field(examples=[1024])
     """Generated tokens of a request: a number, {mean:, cv:}, or {trace: file}."""
-    prefix_tokens: float = Field(0.0, ge=0, examples=[0])
+    prefix_tokens: float = Field(0.0, ge=0, le=MOST_TOKENS, examples=[0])
     """Prompt tokens whose KV cache exists already when the request arrives: read, not computed."""
     prefix_sharing: Literal["private", "shared"] = "private"
     """Whether every request holds its own copy of the prefix, or the requests of an attention rank share one."""

@@ -6,6 +6,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -65,6 +66,7 @@ BAD = {
         ["report", "STORED/damaged.json"],
         "is not the result of a search (no ranking as a search writes it)",
     ),
+    "a foreign table beside it": (["report", "STORED/other"], "is not the table of a search's candidates"),
     "too deep": (["report", "STORED/deep.json"], "is not JSON"),
     "no such result to explore": (["dashboard", "nope", "--no-browser"], "cannot be read"),
     "no measured runs": (
@@ -81,6 +83,9 @@ def test_bad_input_exits_with_2_and_writes_nothing(name: str, stored: Path) -> N
     whole = json.loads((stored / "result.json").read_text(encoding="utf-8"))
     (stored / "damaged.json").write_text(json.dumps(whole | {"ranking": 5}), encoding="utf-8")
     (stored / "deep.json").write_text("[" * 100_000, encoding="utf-8")
+    (stored / "other").mkdir(exist_ok=True)
+    (stored / "other" / "result.json").write_text(json.dumps(whole), encoding="utf-8")
+    pd.DataFrame({"a": [1]}).to_parquet(stored / "other" / "candidates.parquet")
     before = sorted(stored.iterdir())
     done = run(*(word.replace("STORED", str(stored)) for word in words))
     assert done.exit_code == 2

@@ -226,6 +226,9 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_search(tmp_path: Pa
     blocked.write_text("")
     with pytest.raises(InputError, match="is a file"):
         check_folder(blocked / "below")
+    for name in ("x" * 300, "~nobody-of-this-name/x"):
+        with pytest.raises(InputError, match="cannot be a path"):
+            check_folder(name)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"label": "TP8"}', "\udcff"])

@@ -217,6 +217,9 @@ BROKEN: list[tuple[str, object, str, str, str]] = [
         "leave it out",
     ),
     (_ACCELERATOR, {"name": "h20"}, "cluster.pools[0].accelerator.name", "catalogue entry", "base: h20"),
+    ("workload/output_tokens", 1e17, "workload.output_tokens", "at most 1,000,000,000", "1024"),
+    ("workload/prefix_tokens", 1e300, "workload.prefix_tokens", "at most 1,000,000,000", "0"),
+    ("demand", {"requests_per_s": 1e15}, "demand.requests_per_s", "at most 1,000,000,000", "20.0"),
 ]  # fmt: skip
 
 
